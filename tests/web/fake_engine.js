@@ -50,16 +50,16 @@ const commands = {
     if (at >= 0) show(groupId, at - STEP, at + STEP, { around });
     else show(groupId, length - 2 * STEP, length, { around: null });
   },
-  more(towards) {
+  loadMore(towards) {
     const [groupId, from, to] = bounds();
     if (towards === "earlier") show(groupId, from - STEP, Math.min(to, from - STEP + WINDOW));
     else show(groupId, Math.max(from, to + STEP - WINDOW), to + STEP);
   },
-  toEnd() {
+  showNewest() {
     const [groupId] = bounds();
     show(groupId, messages[groupId].length - 2 * STEP, messages[groupId].length);
   },
-  seen(groupId, numbers) {
+  markSeen(groupId, numbers) {
     for (const each of messages[groupId])
       if (numbers.includes(each.number) && each.isUnread) {
         each.isUnread = false;

@@ -107,8 +107,8 @@ async def test_the_view_has_the_beginning_of_a_long_text(chatters: Chatters) -> 
     await alice("send", group, "a" * 20_000)
     [shown] = await alice.until(lambda view: view["conversation"]["messages"])
     assert (len(shown["text"]), shown["omitted"]) == (16_000, 4_000)
-    assert await alice("whole", shown["number"]) == "a" * 20_000
-    assert await alice("whole", shown["number"] + 1) is None
+    assert await alice("fullText", shown["number"]) == "a" * 20_000
+    assert await alice("fullText", shown["number"] + 1) is None
 
 
 async def test_pending_commands_do_not_undo_a_logout(chatters: Chatters) -> None:
@@ -176,7 +176,7 @@ async def test_self_destructing_and_taking_back(club: Club) -> None:
     assert burning["goneAt"] is None
     await asyncio.sleep(2.5)
     assert "burns" in await alice.texts()
-    await alice("seen", group, [burning["number"]])
+    await alice("markSeen", group, [burning["number"]])
     await alice.until(lambda view: not view["conversation"]["messages"], 5)
     await bob.sync.send(UUID(group), "regretted")
     regretted = await alice.receives("regretted")

@@ -196,19 +196,19 @@ async def test_messages_are_reported_as_seen_only_while_the_user_is_active(tab: 
         await tab.look(360, 640, "light")
         await fake.opened(tab, url, BOOKS)
         await asyncio.sleep(1.5)
-        assert await fake.asked(tab, "seen") == [], "no input yet"
+        assert await fake.asked(tab, "markSeen") == [], "no input yet"
         await fake.press(tab, "ArrowUp")
         await asyncio.sleep(1.5)
-        told = {each for _, numbers in await fake.asked(tab, "seen") for each in numbers}
+        told = {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers}
         assert min(told) == 21
         assert max(told) < 60, "what is below was not seen"
         await tab.run("document.querySelector('.heading').click()")
         await tab.run("document.querySelector('.timeline').scrollTop = 1e6")
         await asyncio.sleep(1.5)
-        assert {each for _, numbers in await fake.asked(tab, "seen") for each in numbers} == told, "below a dialog"
+        assert {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers} == told, "below a dialog"
         await fake.press(tab, "Escape")
         await asyncio.sleep(1.5)
-        assert 100 in {each for _, numbers in await fake.asked(tab, "seen") for each in numbers}
+        assert 100 in {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers}
 
 
 async def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:

@@ -58,7 +58,7 @@ async def test_a_client_that_was_offline_reads_all_messages(chatters: Chatters, 
         if number % 20 == 10:
             await bob.renew(UUID(group))
     await chatters.ask("network", isOffline=False)
-    await alice("wake")
+    await alice("reconnect")
     await alice.receives(said[-1])
     assert await alice.texts() == said
 

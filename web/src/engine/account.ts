@@ -91,7 +91,7 @@ export class Account implements MirrorObserver {
   static async open(session: Session, vault: Vault, server: Server, observer: AccountObserver): Promise<Account> {
     const clock = new ServerClock((await vault.get<Anchor>(["clock"])) ?? null);
     const history = await History.open(vault, session.userId, clock);
-    const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.sure()));
+    const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.confirmedNow()));
     const made = new Account(session, vault, server, clock, history, keys, observer);
     for (const groupId of keys.ids()) {
       const group = history.has(groupId) ? history.group(groupId) : null;
@@ -279,7 +279,7 @@ export class Account implements MirrorObserver {
   }
 
   /** Returns the group for direct messages with a user; creates it if necessary. */
-  async direct(username: string): Promise<Id> {
+  async openDirect(username: string): Promise<Id> {
     const user = await this.server.user(username);
     if (user.user_id === this.session.userId) throw new RefusedError(400, 0, "you cannot message yourself");
     const name = directName(this.session.username, user.username);
@@ -377,7 +377,7 @@ export class Account implements MirrorObserver {
 
   async resetKeys(): Promise<void> {
     await this.server.resetAccount();
-    await this.keys.newKeys();
+    await this.keys.resetKeys();
     this.sync.uploadKeys();
     this.observer.onChange();
   }

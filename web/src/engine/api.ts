@@ -25,15 +25,15 @@ export interface Engine {
   /** Opens a conversation at the first unread message or at message `around`; null closes it. */
   open(groupId: Id | null, around?: number): Promise<void>;
   /** Moves the window of the open conversation by up to 100 messages. */
-  more(towards: "earlier" | "later"): Promise<void>;
+  loadMore(towards: "earlier" | "later"): Promise<void>;
   /** Back to the newest messages. */
-  toEnd(): Promise<void>;
+  showNewest(): Promise<void>;
   /** Returns the whole text of a message of the open conversation; null if it is gone or unreadable. */
-  whole(number: number): Promise<string | null>;
+  fullText(number: number): Promise<string | null>;
   /** Marks messages of the open conversation as seen: timers start, and the unread count falls. */
-  seen(groupId: Id, numbers: number[]): Promise<void>;
+  markSeen(groupId: Id, numbers: number[]): Promise<void>;
   /** Marks all messages of a group as read, except self-destructing ones. */
-  readAll(groupId: Id): Promise<void>;
+  markAllRead(groupId: Id): Promise<void>;
   /** Searches local messages, newest first, at most 100. `groupId`: only in this group. */
   search(text: string, groupId?: Id): Promise<SearchResult[]>;
   /** Stores the draft of a group; "" deletes it. */
@@ -51,7 +51,7 @@ export interface Engine {
   /** Creates a group and returns its id. `name`: of A-Z, a-z, 0-9, _; derived from the title by default. */
   createGroup(title: string, name?: string): Promise<Id>;
   /** Returns the group for direct messages with a user; creates it if necessary. */
-  direct(username: string): Promise<Id>;
+  openDirect(username: string): Promise<Id>;
   findPublic(pattern: string): Promise<PublicGroup[]>;
   joinPublic(groupId: Id): Promise<void>;
   accept(inviteId: Id): Promise<void>;
@@ -87,7 +87,7 @@ export interface Engine {
   /** Deletes the account, and erases all local data. */
   deleteAccount(password: string): Promise<void>;
   /** Reconnects now: the network is back, or the page is visible again. */
-  wake(): Promise<void>;
+  reconnect(): Promise<void>;
 }
 
 export interface SendOptions {
@@ -223,7 +223,7 @@ export interface Message {
   /** "": the sender has left, and the name is not known. */
   sender: string;
   isOwn: boolean;
-  /** The beginning, for a long text; see `whole`. Null: it cannot be read. */
+  /** The beginning, for a long text; see `fullText`. Null: it cannot be read. */
   text: string | null;
   /** How many characters `text` lacks. */
   omitted: number;

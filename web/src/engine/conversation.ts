@@ -51,7 +51,7 @@ export class Conversation {
   }
 
   /** Moves the window. */
-  more(towards: "earlier" | "later"): void {
+  loadMore(towards: "earlier" | "later"): void {
     const { opened } = this;
     if (!opened) return;
     const all = this.history.shown(opened.groupId);
@@ -69,7 +69,7 @@ export class Conversation {
   }
 
   /** Back to the newest messages. */
-  toEnd(): void {
+  showNewest(): void {
     if (!this.opened) return;
     const all = this.history.shown(this.opened.groupId);
     [this.opened.to, this.opened.around] = [null, null];
@@ -96,7 +96,7 @@ export class Conversation {
   }
 
   /** Returns the whole text of a message; null if it may not be shown or is unreadable. */
-  async whole(number: number): Promise<string | null> {
+  async fullText(number: number): Promise<string | null> {
     const groupId = this.groupId;
     const entry = groupId !== null && this.history.shown(groupId).find((each) => each.number === number);
     return groupId !== null && entry ? (await this.history.texts(groupId, [entry]))[0]! : null;

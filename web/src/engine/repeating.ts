@@ -2,8 +2,9 @@
 
 import type { Id } from "./api";
 import { idOf, sha256, utf8 } from "./bytes";
-import type { Encryption, PendingResend } from "./encryption/encryption";
+import type { Encryption } from "./encryption/encryption";
 import { NotReadyError, ReplacedError } from "./encryption/errors";
+import type { PendingResend } from "./encryption/group-store";
 import type { History } from "./history";
 import type { ServerClock } from "./server/clock";
 import { isSessionOver, RefusedError } from "./server/errors";

@@ -12,7 +12,7 @@ import { Batch, type Vault } from "./store/vault";
 const MAX_RETRY_MS = 23 * 3_600_000;
 /** How often to check whether a group has keys. */
 const KEY_POLL_MS = 500;
-const UNKNOWN = "no response for a day, so it may have been sent: check the conversation before you retry";
+const NO_RESPONSE = "no response for a day, so it may have been sent: check the conversation before you retry";
 
 /**
  * An outgoing message. `triedAt`: `Date.now()` of the first attempt without a response; 0: none. `isCalledBack`: the user
@@ -163,7 +163,7 @@ export class SendQueue {
       const item = this.of(groupId).find((each) => each.state === "waiting" && each.number === 0 && !each.isCalledBack);
       if (!item || this.isClosed) return;
       if (item.triedAt > 0 && Date.now() - item.triedAt >= MAX_RETRY_MS) {
-        await this.fail(item, UNKNOWN);
+        await this.fail(item, NO_RESPONSE);
         this.fetchSoon(groupId);
         continue;
       }

@@ -115,7 +115,7 @@ export function Composer({ group, draft, replyTo, onReplyEnd }: Props) {
       return setSelected((selected + step) % suggestions.length);
     }
     if (event.key === "Escape" && replyTo) onReplyEnd();
-    else if (event.key === "Escape" && !text) void attempt(engine.readAll(groupId));
+    else if (event.key === "Escape" && !text) void attempt(engine.markAllRead(groupId));
     if (event.key === "Enter" && !event.shiftKey && !isTouch()) send(event);
   };
 

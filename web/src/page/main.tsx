@@ -45,8 +45,8 @@ function start(): void {
   const connected = connect(script(url), setView, (alert) => void notify(alert));
   setEngine(connected.engine as Engine);
   render(<App />, document.body);
-  addEventListener("online", () => void engine.wake().catch(() => undefined));
-  document.addEventListener("visibilitychange", () => document.hidden || void engine.wake().catch(() => undefined));
+  addEventListener("online", () => void engine.reconnect().catch(() => undefined));
+  document.addEventListener("visibilitychange", () => document.hidden || void engine.reconnect().catch(() => undefined));
   void navigator.serviceWorker.register(script("/service-worker.js")).catch(() => undefined); // optional
   navigator.serviceWorker.addEventListener(
     "message",

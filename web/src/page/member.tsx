@@ -51,7 +51,7 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
           {group.direct === null && (
             <Action
               act={async () => {
-                const direct = await engine.direct(username);
+                const direct = await engine.openDirect(username);
                 closeAllDialogs();
                 navigateTo(direct);
               }}

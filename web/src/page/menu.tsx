@@ -25,7 +25,7 @@ export function MessageMenu({ message, group, onReply }: Props) {
     setTimeout(() => onReply(message)); // after the browser has restored the focus
   };
   const copy = async () => {
-    await navigator.clipboard.writeText((omitted > 0 ? await engine.whole(number) : text) ?? "");
+    await navigator.clipboard.writeText((omitted > 0 ? await engine.fullText(number) : text) ?? "");
     closeDialog();
     showToast("Copied. The clipboard is not cleared when the message expires.");
   };

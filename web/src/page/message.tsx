@@ -125,7 +125,7 @@ export function Text({ number, text, omitted, self, names }: TextProps) {
   if (text === null) return <p class="text muted">This message cannot be read on this device.</p>;
   const { shown, omitted: hidden } = whole !== null ? { shown: whole, omitted: 0 } : truncate(text);
   const left = whole !== null ? 0 : hidden + omitted;
-  const showAll = async () => setWhole(omitted > 0 ? await engine.whole(number) : text);
+  const showAll = async () => setWhole(omitted > 0 ? await engine.fullText(number) : text);
   return (
     <>
       <div class="text" dir="auto">

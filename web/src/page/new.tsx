@@ -17,7 +17,7 @@ export function NewDialog() {
         hint="Username on this server"
         action="Start"
         autofocus
-        act={(username) => engine.direct(username)}
+        act={(username) => engine.openDirect(username)}
       />
       <SingleFieldForm
         name="title"

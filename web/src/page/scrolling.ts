@@ -56,7 +56,7 @@ export function useScrollPosition(
   const loadMore = async (towards: "earlier" | "later") => {
     if (state.current.isLoading) return;
     state.current.isLoading = true;
-    await attempt(engine.more(towards));
+    await attempt(engine.loadMore(towards));
     setTimeout(() => (state.current.isLoading = false), MAX_LOAD_MS);
   };
 
@@ -115,7 +115,7 @@ export function useScrollPosition(
 
   const scrollToEnd = async () => {
     state.current.isAtEnd = true;
-    if (hasLater) await attempt(engine.toEnd());
+    if (hasLater) await attempt(engine.showNewest());
     list.current?.scrollTo({ top: list.current.scrollHeight });
   };
   return { isAtEnd, onScroll, scrollToEnd };

@@ -35,7 +35,7 @@ export function useSeen(list: RefObject<HTMLDivElement | null>, groupId: string,
       }
       if (!numbers.length) return;
       for (const each of numbers) reported.current.add(each);
-      engine.seen(groupId, numbers).catch(() => {
+      engine.markSeen(groupId, numbers).catch(() => {
         for (const each of numbers) reported.current.delete(each); // retried in a second
       });
     };

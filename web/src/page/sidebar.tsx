@@ -143,7 +143,7 @@ function ConnectionLine({ view }: { view: View }) {
         <p>
           {why || "No connection"}
           {retryAt > 0 && <RetryCountdown at={retryAt} />}{" "}
-          <button class="link" type="button" onClick={() => engine.wake()}>
+          <button class="link" type="button" onClick={() => engine.reconnect()}>
             Try now
           </button>
         </p>

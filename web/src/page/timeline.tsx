@@ -82,7 +82,7 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
                 <li key="new" class="new">
                   <span>New</span>
                   {group.unread > 0 && (
-                    <button class="link" type="button" onClick={() => attempt(engine.readAll(group.groupId))}>
+                    <button class="link" type="button" onClick={() => attempt(engine.markAllRead(group.groupId))}>
                       Mark all as read
                     </button>
                   )}

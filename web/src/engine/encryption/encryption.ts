@@ -11,13 +11,13 @@ import { identityOf } from "../mls/checks";
 import { decode, readHeader, readInfo, type GroupInfoHeader } from "../mls/wire";
 import type { ListedGroup } from "../server/wire";
 import { Batch, type Vault } from "../store/vault";
-import type { GroupTransaction } from "./transaction";
 import { EncryptionError, NotReadyError, ReplacedError } from "./errors";
-import type { GroupRecord, OwnText } from "./group-record";
+import type { GroupRecord, SentText } from "./group-record";
 import { GroupStore } from "./group-store";
-import { encodeOriginal, MessageProcessor, type DecodedMessage, type IncomingMessage } from "./message-processor";
+import { MessageProcessor, type DecodedMessage, type IncomingMessage } from "./message-processor";
 import { OwnKeys } from "./packages";
 import * as texts from "./texts";
+import type { GroupTransaction } from "./transaction";
 
 /** Bytes of a commit with its group info: a request has at most 1 MiB, and base64 takes 4/3. */
 const MAX_REQUEST_BYTES = 750_000;
@@ -41,15 +41,6 @@ export interface ExternalCommit {
   commit: Uint8Array;
   mlsGroupId: string;
   info: Uint8Array;
-}
-
-/** A text to send again. `original`: the number of its first transmission. */
-export interface PendingResend {
-  key: number;
-  groupId: Id;
-  text: string;
-  selfDestructSeconds: number;
-  original: number;
 }
 
 export class Encryption extends GroupStore {
@@ -103,7 +94,7 @@ export class Encryption extends GroupStore {
       const group = this.checkReady(groupId);
       // Checked within the transaction, so that a key that has just changed gets no message for the former one.
       if (this.hasChangedKeys(groupId)) throw new NotReadyError("a key has changed");
-      const { group: next, message } = await group.encrypt(utf8(text), original ? encodeOriginal(original) : NO_BYTES);
+      const { group: next, message } = await group.encrypt(utf8(text), original ? texts.encodeOriginal(original) : NO_BYTES);
       tx.group = next;
       const hash = hex(await sha256(message));
       texts.keepSent(tx.record, { hash, text, epoch: group.epoch, madeAt: this.now(), original, sendId });
@@ -111,64 +102,8 @@ export class Encryption extends GroupStore {
     });
   }
 
-  /** Drops the text of a payload that was not stored by the server. */
-  async discardPayload(groupId: Id, payload: Uint8Array): Promise<void> {
-    const hash = hex(await sha256(payload));
-    await this.changeRecord(groupId, (record) => {
-      const own = texts.findSent(record, hash);
-      if (own && !texts.isKept(own)) texts.dropSent(record, own.key);
-    });
-  }
-
-  /** Drops all attempts to send a text: one was fetched, or the server has deleted it. */
-  removeAttempts(groupId: Id, sendId: string): Promise<void> {
-    return this.changeRecord(groupId, (record) => texts.dropAttempts(record, sendId));
-  }
-
-  /** Returns texts to send again: their keys had expired, or were not those of the others. */
-  pendingResends(): PendingResend[] {
-    return [...this.records.values()].flatMap((record) =>
-      record.own.flatMap(({ key, text, again, original }) =>
-        again === null ? [] : [{ key, groupId: record.groupId, text, selfDestructSeconds: again, original }],
-      ),
-    );
-  }
-
-  dropResend(groupId: Id, key: number): Promise<void> {
-    return this.changeRecord(groupId, (record) => texts.dropSent(record, key));
-  }
-
-  /** Returns the numbers of messages whose texts are kept. */
-  keptNumbers(groupId: Id): number[] {
-    const record = this.records.get(groupId);
-    return record ? texts.keptNumbers(record) : [];
-  }
-
-  /** Erases the kept texts of messages that are gone. */
-  eraseMessages(groupId: Id, numbers: Iterable<number>, areTakenBack = false): Promise<void> {
-    const all = new Set(numbers);
-    return this.changeRecord(groupId, (record) => texts.dropErased(record, all, areTakenBack));
-  }
-
-  /** Returns own messages that were sent again although the originals were taken back. */
-  pendingTakeBacks(): { groupId: Id; number: number }[] {
-    return [...this.records.values()].flatMap(({ groupId, unwanted }) => unwanted.map((number) => ({ groupId, number })));
-  }
-
-  recordTakenBack(groupId: Id, number: number): Promise<void> {
-    return this.changeRecord(groupId, (record) => {
-      record.unwanted = record.unwanted.filter((each) => each !== number);
-      record.repeats = record.repeats.filter((each) => each.number !== number);
-    });
-  }
-
-  /** Returns the numbers of the repetitions of a message. */
-  repeatsOf(groupId: Id, number: number): number[] {
-    return (this.records.get(groupId)?.repeats ?? []).filter((each) => each.original === number).map((each) => each.number);
-  }
-
   /** Whether the list of members has to be read first: a message may change members, and its sender is not a known admin. */
-  needsMembers(groupId: Id, messages: readonly Arrived[]): boolean {
+  needsMembers(groupId: Id, messages: readonly IncomingMessage[]): boolean {
     if (!this.hasKeys(groupId)) return false;
     const { admins } = this.agenda.of(groupId);
     return messages.some((each) => !admins.has(each.senderId) && readHeader(each.payload)?.mayChangeMembers);
@@ -177,7 +112,7 @@ export class Encryption extends GroupStore {
   /** Sets the members and admins of groups by the server's list. */
   updateMembers(groups: readonly ListedGroup[]): void {
     for (const group of groups) {
-      for (const each of group.members) if (each.user_id === this.userId) this.noteOwnKey(each.signing_key_fingerprint);
+      for (const each of group.members) if (each.user_id === this.userId) this.recordListedKey(each.signing_key_fingerprint);
       if (this.agenda.of(group.group_id).updateMembers(group)) this.news.push({ kind: "changed", groupId: group.group_id });
     }
   }
@@ -186,17 +121,17 @@ export class Encryption extends GroupStore {
    * Decrypts messages and applies commits. `store` adds the history's changes to the same batch, which is on the disk when
    * this returns. If it fails, the keys of the group are dropped, and the messages are skipped.
    */
-  async decode(groupId: Id, messages: readonly Arrived[], store: (found: readonly Readable[], batch: Batch) => void): Promise<void> {
+  async decode(groupId: Id, messages: readonly IncomingMessage[], store: (found: readonly DecodedMessage[], batch: Batch) => void): Promise<void> {
     const before = this.status(groupId);
     try {
-      await this.change(groupId, async (tx) => store(await this.processor.read(tx, messages), tx.batch));
+      await this.change(groupId, async (tx) => store(await this.processor.process(tx, messages), tx.batch));
     } catch (error) {
       if (!(error instanceof EncryptionError)) throw error;
       await this.change(groupId, async (tx) => {
         await this.processor.skipMessages(tx, messages);
         store([], tx.batch);
       });
-      this.lost(groupId);
+      this.reportUnusable(groupId);
     }
     const after = this.status(groupId);
     if (after.epoch !== before.epoch || after.state !== before.state) this.news.push({ kind: "changed", groupId });
@@ -220,7 +155,7 @@ export class Encryption extends GroupStore {
     agenda.recordCaughtUp();
     const now = this.now();
     const lastKey = this.lastStoredKey.get(groupId) ?? 0;
-    const isDroppable = (own: OwnText, of: GroupRecord): boolean =>
+    const isDroppable = (own: SentText, of: GroupRecord): boolean =>
       texts.isStale(own, lastKey, now) || (this.processor.isConfirmed(of) && texts.isConfirmable(own, now));
     if (record?.own.some((each) => isDroppable(each, record)))
       await this.changeRecord(groupId, (of) => void (of.own = of.own.filter((each) => !isDroppable(each, of))));
@@ -293,7 +228,7 @@ export class Encryption extends GroupStore {
     return this.change(
       groupId,
       async (tx) => {
-        this.processor.giveUp(tx);
+        this.processor.dropState(tx);
         if (anew) tx.record.commits = [];
         const { group, message } = await joinExternal(bytes, await this.ownKeys.ownLeaf());
         tx.group = group;
@@ -319,8 +254,8 @@ export class Encryption extends GroupStore {
     try {
       const { group, used, by } = await joinByWelcome(welcome, ownKeys);
       await this.change(groupId, async (tx) => {
-        this.processor.giveUp(tx);
-        this.ownKeys.used(ownKeys.indexOf(used), tx.batch);
+        this.processor.dropState(tx);
+        this.ownKeys.dropUsed(ownKeys.indexOf(used), tx.batch);
         tx.group = group;
         tx.record.welcome = digest;
         tx.record.awaitCommit(group.epoch - 1, group.tag, "");
@@ -340,7 +275,7 @@ export class Encryption extends GroupStore {
   }
 
   /** Creates a new signature key, and drops the states of all groups, which the user then rejoins. */
-  async newKeys(): Promise<void> {
+  async resetKeys(): Promise<void> {
     await this.serialized(async () => {
       const batch = new Batch();
       await this.ownKeys.replaceKey(batch);
@@ -373,7 +308,7 @@ export class Encryption extends GroupStore {
 
   /** Drops the state of a group. */
   async dropState(groupId: Id): Promise<void> {
-    await this.change(groupId, async (tx) => this.processor.giveUp(tx));
+    await this.change(groupId, async (tx) => this.processor.dropState(tx));
     this.news.push({ kind: "changed", groupId });
   }
 

@@ -28,7 +28,7 @@ interface Joiner {
  * fetched yet. `again`: the timer with which to send it again; null: it is not sent again. `kept`: its timer, if it was
  * fetched but others may not have its keys. `isUnwanted`: the original was taken back. `text`: "" if it was erased.
  */
-export interface OwnText {
+export interface SentText {
   key: number;
   hash: string;
   text: string;
@@ -72,7 +72,7 @@ export class GroupRecord {
   commits: [number, number, string][] = [];
   joinCommits: string[] = [];
   joiners: Record<Id, Joiner> = {};
-  own: OwnText[] = [];
+  own: SentText[] = [];
   lastKey = 0;
   /** Repetitions of messages that were fetched. */
   repeats: { number: number; original: number; isOwn: boolean }[] = [];

@@ -1,10 +1,12 @@
 /** The stored state of all groups: MLS states, group records, and known keys. All changes are transactions. */
 
 import type { Id, Key } from "../api";
+import { hex, sha256 } from "../bytes";
 import { MlsError } from "../mls/errors";
 import { MlsGroup, type StoredGroup } from "../mls/group";
 import { Batch, StorageError, type Vault } from "../store/vault";
 import { Agenda } from "./agenda";
+import * as texts from "./texts";
 import { GroupTransaction, type News, type ReadMessages } from "./transaction";
 import { EncryptionError } from "./errors";
 import { GroupRecord } from "./group-record";
@@ -19,6 +21,15 @@ export interface EncryptionStatus {
   keys: ReadonlyMap<Id, Key>;
   strangers: readonly Id[];
   epoch: number;
+}
+
+/** A text to send again. `original`: the number of its first transmission. */
+export interface PendingResend {
+  key: number;
+  groupId: Id;
+  text: string;
+  selfDestructSeconds: number;
+  original: number;
 }
 
 export class GroupStore {
@@ -190,6 +201,64 @@ export class GroupStore {
       this.news.push(...tx.news);
       return result;
     });
+  }
+
+  // Sent texts
+
+  /** Drops the text of a payload that was not stored by the server. */
+  async discardPayload(groupId: Id, payload: Uint8Array): Promise<void> {
+    const hash = hex(await sha256(payload));
+    await this.changeRecord(groupId, (record) => {
+      const own = texts.findSent(record, hash);
+      if (own && !texts.isKept(own)) texts.dropSent(record, own.key);
+    });
+  }
+
+  /** Drops all attempts to send a text: one was fetched, or the server has deleted it. */
+  removeAttempts(groupId: Id, sendId: string): Promise<void> {
+    return this.changeRecord(groupId, (record) => texts.dropAttempts(record, sendId));
+  }
+
+  /** Returns texts to send again: their keys had expired, or were not those of the others. */
+  pendingResends(): PendingResend[] {
+    return [...this.records.values()].flatMap((record) =>
+      record.own.flatMap(({ key, text, again, original }) =>
+        again === null ? [] : [{ key, groupId: record.groupId, text, selfDestructSeconds: again, original }],
+      ),
+    );
+  }
+
+  dropResend(groupId: Id, key: number): Promise<void> {
+    return this.changeRecord(groupId, (record) => texts.dropSent(record, key));
+  }
+
+  /** Returns the numbers of messages whose texts are kept. */
+  keptNumbers(groupId: Id): number[] {
+    const record = this.records.get(groupId);
+    return record ? texts.keptNumbers(record) : [];
+  }
+
+  /** Erases the kept texts of messages that are gone. */
+  eraseMessages(groupId: Id, numbers: Iterable<number>, areTakenBack = false): Promise<void> {
+    const all = new Set(numbers);
+    return this.changeRecord(groupId, (record) => texts.dropErased(record, all, areTakenBack));
+  }
+
+  /** Returns own messages that were sent again although the originals were taken back. */
+  pendingTakeBacks(): { groupId: Id; number: number }[] {
+    return [...this.records.values()].flatMap(({ groupId, unwanted }) => unwanted.map((number) => ({ groupId, number })));
+  }
+
+  recordTakenBack(groupId: Id, number: number): Promise<void> {
+    return this.changeRecord(groupId, (record) => {
+      record.unwanted = record.unwanted.filter((each) => each !== number);
+      record.repeats = record.repeats.filter((each) => each.number !== number);
+    });
+  }
+
+  /** Returns the numbers of the repetitions of a message. */
+  repeatsOf(groupId: Id, number: number): number[] {
+    return (this.records.get(groupId)?.repeats ?? []).filter((each) => each.original === number).map((each) => each.number);
   }
 
   protected serialized<T>(work: () => Promise<T>): Promise<T> {

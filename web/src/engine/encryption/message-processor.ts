@@ -4,14 +4,15 @@
  */
 
 import type { Id } from "../api";
-import { fromUtf8, hex, idOf, sha256, utf8 } from "../bytes";
-import { identityOf, MAX_PAST_EPOCHS } from "../mls/checks";
-import { invalid, MlsError } from "../mls/errors";
+import { fromUtf8, hex, sha256 } from "../bytes";
+import { MAX_PAST_EPOCHS } from "../mls/checks";
+import { MlsError } from "../mls/errors";
 import type { CommitEffect, Member, MlsGroup } from "../mls/group";
 import { receive, type Received } from "../mls/receiving";
 import { readHeader, type MessageHeader } from "../mls/wire";
 import { SOON_SECONDS, type Agenda } from "./agenda";
-import { NO_EPOCH, type GroupRecord, type OwnText, type Stage } from "./group-record";
+import { checkRights, checkSender, UnauthorizedChangeError } from "./authorization";
+import { NO_EPOCH, type GroupRecord, type SentText, type Stage } from "./group-record";
 import * as texts from "./texts";
 import type { GroupTransaction } from "./transaction";
 
@@ -39,12 +40,6 @@ const REPLACED =
   " device. If you have no other device, someone knows your password: change it first.";
 const REMOVED = "The first of these members removed the keys of the second.";
 const RESTORED = "The keys on this device were an old copy and cannot be used. This device rejoins the group.";
-
-class UnauthorizedChangeError extends MlsError {
-  constructor(text: string) {
-    super("invalid", text);
-  }
-}
 
 export class MessageProcessor {
   constructor(
@@ -82,14 +77,14 @@ export class MessageProcessor {
     this.agenda.schedule(record.groupId, record.isDoubtful ? 0 : SOON_SECONDS);
   }
 
-  private processOwn(tx: GroupTransaction, own: OwnText, message: IncomingMessage): DecodedMessage | null {
+  private processOwn(tx: GroupTransaction, own: SentText, message: IncomingMessage): DecodedMessage | null {
     const { text, original, sendId } = own;
     if (!texts.isKept(own)) this.settleOwn(tx, own, message); // otherwise it was settled before
     return original === 0 || original === message.number ? { message, text, sendId } : null;
   }
 
   /** Drops a sent text that was fetched, or keeps it as long as others may be unable to read it. */
-  private settleOwn(tx: GroupTransaction, own: OwnText, { number, selfDestructSeconds }: IncomingMessage): void {
+  private settleOwn(tx: GroupTransaction, own: SentText, { number, selfDestructSeconds }: IncomingMessage): void {
     const { record } = tx;
     const original = own.original;
     this.agenda.of(record.groupId).hasSent = true;
@@ -112,7 +107,7 @@ export class MessageProcessor {
   }
 
   /** Whether a text was stored after its keys had expired, for all members or for those who joined since. */
-  private isTooLate({ record, group }: GroupTransaction, own: OwnText): boolean {
+  private isTooLate({ record, group }: GroupTransaction, own: SentText): boolean {
     if (own.epoch === NO_EPOCH) return true;
     if (!group || record.stage !== "in") return false;
     return own.epoch < record.enteredEpoch || group.epoch - own.epoch > MAX_PAST_EPOCHS;
@@ -127,7 +122,7 @@ export class MessageProcessor {
     try {
       const validate = (found: Received): void => {
         checkSender(found, message.senderId);
-        this.checkRights(tx, before, found);
+        checkRights(this.agenda.of(record.groupId), before, found);
       };
       const { group, received } = await receive(before, message.payload, validate);
       validate(received);
@@ -161,27 +156,13 @@ export class MessageProcessor {
     }
     this.agenda.of(tx.groupId).recordReadable(before.epoch, received.epoch);
     this.confirmBy(tx.record, received.sender.userId);
-    const original = readOriginal(received.authenticatedData, message.number);
+    const original = texts.readOriginal(received.authenticatedData, message.number);
     if (tx.wasRead(original, message.senderId)) {
       tx.record.recordRepeat(original, message.number, false); // an admin may take both back
       return null;
     }
     tx.recordRead(original || message.number, message.senderId);
     return { message, text };
-  }
-
-  /**
-   * Checks the right to change members, by the server's list. Admins may make any change. Other members may remove users
-   * who are not listed and their own leaf, and add listed users. Proposals are checked when they are received.
-   */
-  private checkRights(tx: GroupTransaction, before: MlsGroup, received: Received): void {
-    const { added, removed, by } = membershipChanges(before, received);
-    const { listed, admins } = this.agenda.of(tx.groupId);
-    if (by === null || listed === null || admins.has(by)) return;
-    if (removed.some((each) => listed.has(each) && each !== by))
-      throw new UnauthorizedChangeError("only an admin may remove a member");
-    if (added.some((each) => !listed.has(each)))
-      throw new UnauthorizedChangeError("only an admin may add a user who is not a member");
   }
 
   /** Updates the record after a commit or a proposal. */
@@ -329,7 +310,7 @@ export class MessageProcessor {
   async skipMessages(tx: GroupTransaction, messages: readonly IncomingMessage[]): Promise<void> {
     this.dropState(tx);
     for (const message of messages) {
-      await this.passBy(tx, message);
+      await this.processWithoutKeys(tx, message);
       tx.record.upTo = Math.max(tx.record.upTo, message.number);
     }
   }
@@ -374,43 +355,6 @@ export class MessageProcessor {
     agenda.checkInfoSoon(true);
     this.agenda.schedule(record.groupId);
   }
-}
-
-/** Checks that a message is from the user that the server names (RFC 9420, 5.3.1). */
-function checkSender(received: Received, senderId: Id): void {
-  const sender = received.kind === "commit" ? received.effect.committer : received.sender;
-  if (sender && sender.userId !== senderId) throw invalid("the server named another sender");
-}
-
-/** Returns the users that a message adds and removes, and who needs the right to it; null: it changes no members. */
-function membershipChanges(before: MlsGroup, received: Received): { added: Id[]; removed: Id[]; by: Id | null } {
-  if (received.kind === "commit" && !received.isOwn) {
-    const { effect } = received;
-    const ids = (members: readonly Member[]): Id[] =>
-      members.filter((each) => !effect.proposed.includes(each)).map((each) => each.userId); // proposals of others are checked when they are received
-    return { added: ids(effect.added), removed: ids(effect.removed), by: effect.committer.userId };
-  }
-  if (received.kind === "proposal" && received.sender) {
-    const { proposal } = received;
-    const added = "add" in proposal ? [idOf(identityOf(proposal.add.keyPackage.leafNode))] : [];
-    const gone = "remove" in proposal ? before.members().find((each) => each.index === proposal.remove.removed) : undefined;
-    return { added, removed: gone ? [gone.userId] : [], by: received.sender.userId };
-  }
-  return { added: [], removed: [], by: null };
-}
-
-const RESENT_PREFIX = "again ";
-const MAX_DIGITS = 15;
-
-/** Returns the authenticated data of a message that is sent again: the number of its first transmission. */
-export const encodeOriginal = (original: number): Uint8Array => utf8(`${RESENT_PREFIX}${original}`);
-
-/** Returns the number of the first transmission of a message, less than its own; 0 if it is not a repetition. */
-function readOriginal(authenticatedData: Uint8Array, number: number): number {
-  const text = new TextDecoder().decode(authenticatedData);
-  const digits = text.startsWith(RESENT_PREFIX) ? text.slice(RESENT_PREFIX.length) : "";
-  if (!/^[0-9]+$/.test(digits) || digits.length > MAX_DIGITS) return 0;
-  return Number(digits) < number ? Number(digits) : 0;
 }
 
 /** Adds notices about removed members, except those who replaced their own leaf. */

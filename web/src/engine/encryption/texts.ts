@@ -3,7 +3,8 @@
  * again if others do not have the keys.
  */
 
-import { NO_EPOCH, type GroupRecord, type OwnText } from "./group-record";
+import { utf8 } from "../bytes";
+import { NO_EPOCH, type GroupRecord, type SentText } from "./group-record";
 
 /** A text that was not fetched after two days was not stored: send ids are valid for a day. */
 const SENT_SECONDS = 2 * 86_400;
@@ -12,43 +13,43 @@ const IN_TRANSIT_SECONDS = 600;
 /** A member in the wrong branch notices it within six hours. */
 export const UNCONFIRMED_SECONDS = 6 * 3_600;
 
-const isInTransit = (each: OwnText): boolean => each.again === null && each.kept === null;
+const isInTransit = (each: SentText): boolean => each.again === null && each.kept === null;
 
 export function keepSent(
   record: GroupRecord,
-  text: Pick<OwnText, "hash" | "text" | "epoch" | "madeAt" | "original" | "sendId">,
+  text: Pick<SentText, "hash" | "text" | "epoch" | "madeAt" | "original" | "sendId">,
 ): void {
   record.own = record.own.filter((each) => !(isInTransit(each) && each.madeAt < text.madeAt - SENT_SECONDS));
   record.own.push({ ...text, key: ++record.lastKey, again: null, kept: null, isUnwanted: false });
 }
 
-export const findSent = (record: GroupRecord, hash: string): OwnText | undefined => record.own.find((each) => each.hash === hash);
+export const findSent = (record: GroupRecord, hash: string): SentText | undefined => record.own.find((each) => each.hash === hash);
 
 /** Whether a text was fetched before, and is kept because others may be unable to read it. */
-export const isKept = (own: OwnText): boolean => !isInTransit(own);
+export const isKept = (own: SentText): boolean => !isInTransit(own);
 
 export function dropSent(record: GroupRecord, key: number): void {
   record.own = record.own.filter((each) => each.key !== key);
 }
 
 /** Whether a text from before the page was opened was not stored. `last`: the last key from then. */
-export const isStale = (own: OwnText, last: number, now: number): boolean =>
+export const isStale = (own: SentText, last: number, now: number): boolean =>
   isInTransit(own) && own.key <= last && own.madeAt < now - IN_TRANSIT_SECONDS;
 
 /** Keeps a text to send again: it was stored too late, or its keys were dropped. */
-export function keepForResend(own: OwnText, number: number, timer: number): void {
+export function keepForResend(own: SentText, number: number, timer: number): void {
   own.again = timer;
   own.kept = own.epoch === NO_EPOCH ? timer : null;
   own.original ||= number;
 }
 
 /** Keeps a fetched text until it is known whether others have its keys. */
-export function keepUntilConfirmed(own: OwnText, number: number, timer: number): void {
+export function keepUntilConfirmed(own: SentText, number: number, timer: number): void {
   own.kept = timer;
   own.original ||= number;
 }
 
-export const isConfirmable = (own: OwnText, now: number): boolean =>
+export const isConfirmable = (own: SentText, now: number): boolean =>
   own.kept !== null && own.again === null && own.madeAt < now - UNCONFIRMED_SECONDS;
 
 /** Marks kept texts to be sent again, after the keys of a group were dropped. */
@@ -85,7 +86,7 @@ export function recordUnwanted(record: GroupRecord, number: number): void {
 }
 
 /** Drops the other attempts to send a text, after one was fetched. */
-export function dropOtherAttempts(record: GroupRecord, own: OwnText): void {
+export function dropOtherAttempts(record: GroupRecord, own: SentText): void {
   record.own = record.own.filter(
     (each) => each.key === own.key || !isInTransit(each) || own.sendId === "" || each.sendId !== own.sendId,
   );
@@ -97,6 +98,20 @@ export function dropAttempts(record: GroupRecord, sendId: string): void {
 }
 
 /** Drops the text that `own` repeats, and other attempts. */
-export function dropResent(record: GroupRecord, own: OwnText): void {
+export function dropResent(record: GroupRecord, own: SentText): void {
   record.own = record.own.filter((each) => each.key === own.key || each.original !== own.original);
+}
+
+const RESENT_PREFIX = "again ";
+const MAX_DIGITS = 15;
+
+/** Returns the authenticated data of a message that is sent again: the number of its first transmission. */
+export const encodeOriginal = (original: number): Uint8Array => utf8(`${RESENT_PREFIX}${original}`);
+
+/** Returns the number of the first transmission of a message, less than its own; 0 if it is not a repetition. */
+export function readOriginal(authenticatedData: Uint8Array, number: number): number {
+  const text = new TextDecoder().decode(authenticatedData);
+  const digits = text.startsWith(RESENT_PREFIX) ? text.slice(RESENT_PREFIX.length) : "";
+  if (!/^[0-9]+$/.test(digits) || digits.length > MAX_DIGITS) return 0;
+  return Number(digits) < number ? Number(digits) : 0;
 }

@@ -3,7 +3,7 @@
 import type { Id, Key } from "../api";
 import type { MlsGroup, Member } from "../mls/group";
 import { Batch } from "../store/vault";
-import { GroupRecord } from "./record";
+import { GroupRecord } from "./group-record";
 import { fingerprintOf, recordKey, type KnownKeys } from "./people";
 
 /** Events of a group's encryption to show. */
@@ -46,13 +46,13 @@ export class GroupTransaction {
     known: KnownKeys,
     private readonly ownId: Id,
   ) {
-    this.records = record.copy();
+    this.record = record.copy();
     this.read = new Map(read);
     this.known = { ...known };
   }
 
   get groupId(): Id {
-    return this.records.groupId;
+    return this.record.groupId;
   }
 
   /** Records that a message of another member was read. `number`: of its first transmission. */
