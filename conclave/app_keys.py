@@ -8,10 +8,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave.actions.context import Context
-from conclave.actions.messages import Fetching, Reading, Sending
+from conclave.actions.messages import MessageFetcher, MessageSender, ReadReceiptWriter
 from conclave.actions.retention import Rehearsals
-from conclave.actions.taking_back import TakingBack
-from conclave.actions.timers import Telling
+from conclave.actions.taking_back import Withdrawals
+from conclave.actions.timers import RedactionNotifier
 from conclave.archive.reader import Archive
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
@@ -37,10 +37,10 @@ CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)
 SESSIONS = web.AppKey("sessions", SessionCache)
 GROUPS = web.AppKey("groups", GroupCache)
-SENDING = web.AppKey("sending", Sending)
-FETCHING = web.AppKey("fetching", Fetching)
-READING = web.AppKey("reading", Reading)
-TAKING_BACK = web.AppKey("taking_back", TakingBack)
+SENDING = web.AppKey("sending", MessageSender)
+FETCHING = web.AppKey("fetching", MessageFetcher)
+READING = web.AppKey("reading", ReadReceiptWriter)
+TAKING_BACK = web.AppKey("taking_back", Withdrawals)
 REHEARSALS = web.AppKey("rehearsals", Rehearsals)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
@@ -52,7 +52,7 @@ ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
 REQUESTS = web.AppKey("requests", Requests)
-TELLING = web.AppKey("telling", Telling)
+REDACTION_NOTIFIER = web.AppKey("redaction_notifier", RedactionNotifier)
 CLOSED_CONNECTIONS: web.AppKey[Counter[str]] = web.AppKey("closed")
 """How many connections the server closed or refused, by reason: see ``admission.CLOSE_REASONS``."""
 BUDGET = web.AppKey("budget", Budget)

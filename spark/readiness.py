@@ -66,7 +66,7 @@ def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySetting
             _require_no_copy(engine, connection)
         engine.clock.resume(state.standing(connection).floor, None)
     if stored is None:
-        raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
+        raise CleanupError(f"{engine.path}: has not been used by a server yet: start `conclave serve` first")
     if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"

@@ -84,7 +84,7 @@ class Comparison:
 
 
 def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | None:
-    """Tell what ``policy`` would do to the store at ``path``; None if it has not been served yet. Raises StoreError."""
+    """Return what ``policy`` would do to the store at ``path``; None if no server has used it. Raises StoreError."""
     schema.require_current(path)
     steady = SteadyClock(clock)
     with closing(sqlite.connect(path, readonly=True)) as connection:

@@ -56,7 +56,7 @@ def test_the_library_alone_says_in_a_line_which_extra_the_command_needs(tmp_path
     [line] = asked.stderr.splitlines()
     assert line.startswith("conclave: click is not installed: ")
     assert "the extra server, the chat the extra client." in line
-    assert "pip install '.[server]' in the folder of the sources" in line
+    assert "pip install '.[server]' in their folder" in line
 
 
 def test_the_package_has_a_name_that_is_nobody_elses_and_tells_its_types() -> None:

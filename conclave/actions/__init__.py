@@ -1,7 +1,7 @@
-"""What users and operators can do: one module for each resource, one function for each transaction.
+"""The actions of users and operators: one module per resource, one function per transaction.
 
-An action authorises (``authorisation.py``), refuses, changes and announces. It takes the store's connection first,
-then the context if it needs it, then who asks, and for what. Handlers run actions by ``api/action_runner.py``. Other
-code that has a connection may call them in a transaction of its own. Where one function of the store is the whole
-action, it is offered here under its own name or that of the action.
+An action authorises the caller (``authorisation.py``), validates, changes the store and announces events. Its
+parameters are the connection, the context if needed, the caller, and the request. Handlers run actions by
+``api/action_runner.py``; other code may call them in its own transaction. If a single function of the store is the
+whole action, the module re-exports it.
 """

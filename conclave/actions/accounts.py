@@ -1,4 +1,4 @@
-"""Accounts and logins: what users do with their own account, and operators with any account."""
+"""Registers, changes and deletes accounts, for users and operators, and logs users in."""
 
 import sqlite3
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from conclave.store.resources.users import credentials
 __all__ = [
     "Account",
     "StoredData",
+    "audited",
     "change_password",
     "create",
     "credentials",
@@ -37,7 +38,6 @@ __all__ = [
     "list_all",
     "login",
     "logout",
-    "noted",
     "own_credentials",
     "register",
     "remove",
@@ -60,10 +60,9 @@ def register(
     alias: str,
     token_hash: bytes | None = None,
 ) -> bytes:
-    """Open an account and return its id. Raises ConflictError if the name is taken.
+    """Create an account and return its id. Raises ConflictError if the name is taken.
 
-    ``token_hash``: of the stored registration token that this uses, if it needs one. Raises ForbiddenError if that is
-    not valid any more.
+    ``token_hash``: of the registration token to use, if one is required. Raises ForbiddenError if it is not valid.
     """
     now = context.now()
     if token_hash and not registration_tokens.use(connection, token_hash, now):
@@ -75,9 +74,9 @@ def register(
 def create(
     connection: sqlite3.Connection, context: Context, actor: str, username: str, password_hash: str, alias: str
 ) -> bytes:
-    """Open an account for an operator, whether registration is open or not, and return its id. Raises ConflictError.
+    """Create an account for an operator, even if registration is closed, and return its id. Raises ConflictError.
 
-    ``actor``: as the audit log names one.
+    ``actor``: the operator, for the audit log.
     """
     now = context.now()
     require_free(connection, username)
@@ -89,10 +88,9 @@ def create(
 def login(
     connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str, token_hash: bytes
 ) -> None:
-    """Begin a session of a user who has shown the password.
+    """Start a session of a user whose password was verified.
 
-    ``password_hash``: what the password was checked against. Raises CredentialsWrongError if that is not the user's
-    hash any more.
+    ``password_hash``: the hash that was verified. Raises CredentialsWrongError if the stored hash has changed since.
     """
     ttl = context.policy.token_ttl_seconds
     if not begun.add(connection, user_id, password_hash, token_hash, context.now(), ttl):
@@ -100,9 +98,9 @@ def login(
 
 
 def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) -> None:
-    """Change the user's alias, and tell the members of the user's groups.
+    """Change the user's alias, and notify the members of the user's groups.
 
-    ``alias``: "" clears it, None leaves it. Raises TokenExpiredError if the account is gone.
+    ``alias``: "" clears it, None keeps it. Raises TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
     if alias is None:
@@ -114,7 +112,7 @@ def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) ->
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
-    """Replace the password's hash ``former`` by ``new`` and end every session.
+    """Replace the password hash ``former`` by ``new``, and end all sessions of the user.
 
     Raises PasswordWrongError if ``former`` is no longer the stored hash, TokenExpiredError if the account is gone.
     """
@@ -125,28 +123,25 @@ def change_password(connection: sqlite3.Connection, user_id: bytes, former: str,
 
 
 def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
-    """Replace the password's hash by ``new`` and end every session, without the former one."""
+    """Replace the password hash by ``new``, whatever the former one is, and end all sessions of the user."""
     accounts.set_password(connection, user_id, new)
     sessions.end_all(connection, user_id)
 
 
 def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Stop a user from logging in, end every session, and withdraw the invites that the user has made.
-
-    Everything else of the account stays.
-    """
+    """Disable login, end all sessions, and cancel the invites that the user sent. The account's data stays."""
     accounts.set_disabled(connection, user_id, disabled=True)
-    sessions.end_all(connection, user_id)  # first: nothing of what follows is for this user
+    sessions.end_all(connection, user_id)  # first, so that the user gets no further events
     invites.withdraw(connection, user_id)
 
 
 def enable(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Let a user log in again."""
+    """Enable login again."""
     accounts.set_disabled(connection, user_id, disabled=False)
 
 
 def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str]:
-    """Return name and password hash of the caller's account. Raises TokenExpiredError if the account is gone."""
+    """Return the name and password hash of the caller's account. Raises TokenExpiredError if it is gone."""
     found = stored.stored_credentials(connection, user_id)
     if found is None:
         raise TokenExpiredError
@@ -154,10 +149,10 @@ def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str
 
 
 def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str) -> None:
-    """Delete the account of a user who has shown the password.
+    """Delete the account of a user whose password was verified.
 
-    ``password_hash``: what the password was checked against. Raises PasswordWrongError if that is not the user's hash
-    any more, TokenExpiredError if the account is gone.
+    ``password_hash``: the hash that was verified. Raises PasswordWrongError if the stored hash has changed since,
+    TokenExpiredError if the account is gone.
     """
     if own_credentials(connection, user_id)[1] != password_hash:
         raise PasswordWrongError
@@ -165,14 +160,14 @@ def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, pas
 
 
 def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> None:
-    """Delete an account for an operator, as its user can. Raises NotFoundError."""
+    """Delete an account for an operator. Raises NotFoundError."""
     users.by_id(connection, user_id)
     end(connection, user_id, context.now())
 
 
 def end(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
     """Delete an account with its memberships, invites, key packages and sessions: see ``accounts.remove``."""
-    sessions.end_all(connection, user_id)  # first: nothing of what follows is for this user
+    sessions.end_all(connection, user_id)  # first, so that the user gets no further events
     for membership in memberships.of_user(connection, user_id):
         members.end(connection, membership, now)
     reach("delete_account.left")
@@ -182,14 +177,14 @@ def end(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
 
 
 def unblock(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Have the server forget the wrong passwords that were tried for an account. Raises NotFoundError.
+    """Reset the count of failed logins of an account. Raises NotFoundError.
 
-    It counts them in its memory, and hears of this by the outbox.
+    The server counts in memory and is notified by the outbox.
     """
     news.add_unblocked(connection, users.by_id(connection, user_id).username)
 
 
-def noted(
+def audited(
     connection: sqlite3.Connection,
     context: Context,
     actor: str,
@@ -200,9 +195,9 @@ def noted(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account by ``action``, and note it in the audit log as ``entry``. Raises NotFoundError.
+    """Run ``action`` on an account, and record it in the audit log as ``entry``. Raises NotFoundError.
 
-    ``actor``: an operator, as the audit log names one.
+    ``actor``: the operator, for the audit log.
     """
     changed = users.by_id(connection, user_id)
     action(connection, user_id, *args, **kwargs)
@@ -210,16 +205,16 @@ def noted(
 
 
 def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:
-    """List the accounts whose name or alias contains ``like``, in upper or lower case, ordered by name.
+    """Return the accounts whose name or alias contains ``like``, ignoring case, ordered by name.
 
-    It reads all of them at once. A snapshot that lasts while the list is read would hold cleanup up.
+    Reads all accounts at once, since a long snapshot would delay cleanup.
     """
     sought, listed = like.casefold(), accounts.list_all(connection, context.now())
     return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]
 
 
 def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[Account, StoredData]:
-    """Return what operators may know of an account: no content. Raises NotFoundError."""
+    """Return what operators may see of an account, without content. Raises NotFoundError."""
     user_id = users.by_name(connection, name).user_id
     [account] = accounts.list_all(connection, context.now(), user_id)
     return account, accounts.kept(connection, user_id, context.invites_dead_before())

@@ -1,4 +1,4 @@
-"""Reading the audit log, for operators. Other entries are written by the actions that they speak of."""
+"""Reads the audit log for operators. Most entries are written by the actions that they record."""
 
 import sqlite3
 
@@ -14,8 +14,8 @@ def list_last(
 ) -> list[AuditEntry]:
     """Return the last ``limit`` entries, the newest first.
 
-    ``since``: only those of the last so many seconds. ``group`` and ``user``: only those about this one, by id or name;
-    not both. A name stands for what has it now, and for all that had it when the entry was written.
+    ``since``: only entries of the last so many seconds. ``group`` or ``user``: only entries about it, by id or name;
+    not both. A name matches its current owner, and entries written when another had the name.
     """
     begin = 0 if since is None else context.now() - since
     wanted = None
@@ -26,8 +26,8 @@ def list_last(
     return audit.last(connection, limit, begin, wanted)
 
 
-def note_ordered(connection: sqlite3.Connection, context: Context, actor: str) -> None:
-    """Note that an operator has cleanup run now. ``actor``: as the audit log names one."""
+def log_cleanup_order(connection: sqlite3.Connection, context: Context, actor: str) -> None:
+    """Record that the operator ``actor`` started a cleanup run."""
     audit.note(connection, context.now(), actor, AuditAction.CLEANUP_ORDERED)
 
 

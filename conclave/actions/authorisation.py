@@ -1,4 +1,4 @@
-"""Who may do what in a group, and to whom: each function returns what is known of those concerned, or refuses."""
+"""Checks permissions in groups. Each function returns the rows that it checked, or raises."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def require_group(connection: sqlite3.Connection, group_id: bytes) -> GroupRow:
 
 
 def require_member(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the caller's membership. Raises NotMemberError also if there is no such group."""
+    """Return the caller's membership. Raises NotMemberError, also if the group does not exist."""
     found = current(connection, group_id, user_id, context.clock)
     if found is None:
         raise NotMemberError
@@ -37,7 +37,7 @@ def require_member(connection: sqlite3.Connection, context: Context, group_id: b
 
 
 def require_admin(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the caller's membership. Raises NotAdminError also if there is no such group or membership."""
+    """Return the caller's membership. Raises NotAdminError, also if the group or membership does not exist."""
     found = current(connection, group_id, user_id, context.clock)
     if found is None or found.role != "admin":
         raise NotAdminError
@@ -45,9 +45,9 @@ def require_admin(connection: sqlite3.Connection, context: Context, group_id: by
 
 
 def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the membership of a user whom the request names.
+    """Return the membership of another user.
 
-    Raises NotFoundError if there is no such user, BadRequestError if the user is no member.
+    Raises NotFoundError if the user does not exist, BadRequestError if the user is not a member.
     """
     users.by_id(connection, user_id)
     found = membership(connection, group_id, user_id)
@@ -59,7 +59,7 @@ def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: byt
 def require_invitable(connection: sqlite3.Connection, group: GroupRow, user_ids: Sequence[bytes]) -> None:
     """Raise NotFoundError, ConflictError or BannedError for the first user who cannot be invited to the group.
 
-    ``user_ids``: at most some thousands.
+    ``user_ids``: at most a few thousand.
     """
     known = stored.known(connection, user_ids)
     present = members_of(connection, group.group_key)
@@ -74,9 +74,9 @@ def require_invitable(connection: sqlite3.Connection, group: GroupRow, user_ids:
 
 
 def require_joinable(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> tuple[int, int]:
-    """Return the key of a public group that the caller can join, and the id of its group info's body.
+    """Return the key of a public group that the caller can join, and the body id of its group info.
 
-    Raises NotFoundError, NotPublicError, BannedError, ConflictError (a member already) or BadRequestError (no group
+    Raises NotFoundError, NotPublicError, BannedError, ConflictError (already a member) or BadRequestError (no group
     info).
     """
     group = require_group(connection, group_id)

@@ -1,4 +1,4 @@
-"""Keeping users out of a group."""
+"""Bans users from groups, and lifts and lists bans."""
 
 import sqlite3
 
@@ -21,9 +21,9 @@ def ban(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Ban a user. A pending invite is cancelled, and a member is removed by ``commit``.
+    """Ban a user. Cancels a pending invite; a member is removed by ``commit``.
 
-    Raises NotAdminError, or NotFoundError if there is no such user.
+    Raises NotAdminError, or NotFoundError if the user does not exist.
     """
     admin = require_admin(connection, context, group_id, user_id)
     users.by_id(connection, target_id)
@@ -32,9 +32,9 @@ def ban(
     bans.add(connection, group_key, target_id, user_id, now)
     target = membership(connection, group_id, target_id)
     if target:
-        commits.store_at_end(connection, context, admin, commit, now)
-        # If this was the last member, the ban goes with the group.
-        members.end_and_withdraw(connection, target, now, tells_user=True)
+        commits.store_final(connection, context, admin, commit, now)
+        # If this was the last member, the group and the ban are deleted.
+        members.end_and_withdraw(connection, target, now, notifies_user=True)
 
 
 def unban(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
@@ -48,6 +48,6 @@ def unban(connection: sqlite3.Connection, context: Context, group_id: bytes, use
 def list_banned(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
 ) -> ListPart[BanRow]:
-    """List the banned users, in the order of their bans. Raises NotAdminError or NotListedError."""
+    """Return the banned users, in the order of their bans. Raises NotAdminError or NotListedError."""
     group_key = require_admin(connection, context, group_id, user_id).group.group_key
     return bans.of_group(connection, group_key, span)

@@ -1,7 +1,4 @@
-"""Runs actions in a process without clients, such as an operator's command.
-
-The server may run at the same time, or be stopped.
-"""
+"""Runs actions outside of the server, such as an operator's command. The server may be running or stopped."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -26,28 +23,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class OutsideError(Exception):
-    """The store cannot be used. Nothing was done, or the message says what. It is one line for the operator."""
+class CommandRunnerError(Exception):
+    """The store cannot be used. Nothing was changed, or the one-line message says what was."""
 
 
-class Outside:
-    """Runs actions on one store. An action that fails has changed nothing.
+class CommandRunner:
+    """Runs actions on one store. A failed action changes nothing.
 
-    Raises OutsideError, or what the action raises. Each action has a connection of its own, so that none is open while
-    an operator thinks. What an action announces waits in the outbox for the server.
+    Raises CommandRunnerError, or what the action raises. Each action opens its own connection, so that no connection is
+    open while the command waits for input. The server delivers announcements from the outbox.
     """
 
     def __init__(self, config: Config, clock: Clock, *, with_keys: bool = False) -> None:
-        """``config``: its database has to exist. ``clock``: tells the time.
-
-        ``with_keys``: actions read or store messages, which may be under keys.
-        """
+        """``config``: its database must exist. ``with_keys``: load the keys, for actions that use message bodies."""
         self.config = config
         self._clock = clock
         self._with_keys = with_keys
 
     def context(self) -> Context:
-        """Return the context of actions. Its time is not behind what the server, or a run, has acted on."""
+        """Return the context of actions. Its time is not earlier than the last time the server or a run acted on."""
         clock = SteadyClock(self._clock)
         clock.resume(self.read(state.standing).floor, None)
         return Context(self.config.policy, clock)
@@ -64,50 +58,50 @@ class Outside:
             return action(connection, *args, **kwargs)
 
     def wait_for_run(self, wait: Wait) -> None:
-        """Return once no cleanup run is under way that may still erase from the archive what it planned earlier.
+        """Wait until no cleanup run is active that may still erase planned messages from the archive.
 
-        In the database each step of a run looks again whether it may erase. In the archive it goes by its plan. So
-        without an archive there is nothing to wait for. ``wait``: called before a wait, at most once.
+        A run checks again before it erases from the database, but not in the archive. Returns at once if there is no
+        archive. ``wait``: called at most once, before waiting.
         """
         if not self.read(moves.is_in_use):
             return
         try:
-            # No connection of this process is open meanwhile, as ``locks`` wants it.
+            # ``locks`` requires that this process has no open connection.
             with locks.hold(self.config.database, locks.CLEANUP, wait):
                 pass
         except OSError as error:
-            raise OutsideError(
-                f"{error.filename}: {error.strerror}; so it is not known whether a run is still erasing what it planned"
-                " before: the change itself is done"
+            raise CommandRunnerError(
+                f"{error.filename}: {error.strerror}; a run may still be erasing what it planned before; the change"
+                " itself is done"
             ) from error
 
     @contextmanager
     def without_runs(self, wait: Wait) -> Iterator[None]:
-        """Let no cleanup run take place while the block lasts. ``wait``: called before a wait for one, at most once."""
+        """Context manager that excludes cleanup runs. ``wait``: called at most once, before waiting for a run."""
         with ExitStack() as held:
             try:
-                # No connection of this process is open yet, nor when it lets go: as ``locks`` wants it.
+                # ``locks`` requires that this process has no open connection now, or at release.
                 lock = held.enter_context(closing(locks.DatabaseLock(self.config.database, locks.CLEANUP)))
                 held.enter_context(lock.hold(wait))
             except OSError as error:
-                raise OutsideError(f"{error.filename}: {error.strerror}") from error
+                raise CommandRunnerError(f"{error.filename}: {error.strerror}") from error
             yield
 
     @contextmanager
     def keys(self) -> Iterator[KeyStore | None]:
-        """Open the keys while the block lasts, if they are wanted and there are any. Raises OutsideError."""
+        """Context manager for the open key store, or None if not requested or absent. Raises CommandRunnerError."""
         try:
             keys = keyring.open_to_read(self.config.database, self.config.keys_path) if self._with_keys else None
         except StoreError as error:
-            raise OutsideError(str(error)) from error
+            raise CommandRunnerError(str(error)) from error
         with closing(keys) if keys else nullcontext():
             yield keys
 
     def _require_no_copy(self, connection: sqlite3.Connection) -> None:
-        """Refuse to change an older copy, unless a server runs on it, which has made it learn."""
+        """Raise if the database is an older copy, unless a server runs on it, which has replayed the ledger."""
         if fault := changes.fault_of_copy(connection, self.config.database, self.config.ledger_path):
             with suppress(LockedError), locks.hold_name(self.config.database, locks.SERVER):
-                raise OutsideError(fault)
+                raise CommandRunnerError(fault)
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
@@ -121,4 +115,4 @@ class Outside:
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
             is_expected = is_busy(error) or is_of_the_disk(error)
-            raise OutsideError(str(store_error(path, error) if is_expected else error)) from error
+            raise CommandRunnerError(str(store_error(path, error) if is_expected else error)) from error

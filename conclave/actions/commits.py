@@ -1,4 +1,4 @@
-"""Commits: storing the message, the group info and the MLS group id that one brings; reading group info."""
+"""Stores commits, with their message, group info and MLS group id, and reads group info."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from conclave.store.resources.members import Membership
 
 @dataclass(frozen=True)
 class Commit:
-    """What a client sends with a commit. An empty field was not given."""
+    """The parts of a commit that a client sends. Omitted parts are empty."""
 
     commit_message: bytes = b""
     group_info: bytes = b""
@@ -25,9 +25,9 @@ class Commit:
 
 
 def upload(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
-    """Store what is given of a commit, and tell the others of its message.
+    """Store the parts of a commit, and notify the other members of its message.
 
-    Its message counts as one that is sent. Raises NotMemberError, TooManyRequestsError or QuotaError.
+    The message counts towards quotas. Raises NotMemberError, TooManyRequestsError or QuotaError.
     """
     member = require_member(connection, context, group_id, user_id)
     _store(connection, context, member, commit)
@@ -41,19 +41,19 @@ def external_join(
 ) -> None:
     """Store the commit by which a member has joined the MLS group.
 
-    A member who came by /join is new to all. Any other was a member before, with keys that are void now. If the group
-    info of the epoch is given, and another commit has led there first, nothing is stored: the others would not take the
-    commit. Raises NotMemberError, BadRequestError, ConflictError, TooManyRequestsError, or QuotaError for who was a
-    member before.
+    After /join the member is new to the group; otherwise it was a member before and replaces its keys. If the commit
+    comes with a group info whose epoch another commit has already reached, nothing is stored, since the other members
+    would reject the commit. Raises NotMemberError, BadRequestError, ConflictError, TooManyRequestsError, or QuotaError
+    for a former member.
     """
-    # Until a join is undone its commit is welcome: it may have arrived in time and waited for its turn.
+    # An overdue join is valid until it is undone: the commit may have arrived in time and waited in the queue.
     member = members.membership(connection, group_id, user_id)
     if member is None:
         raise NotMemberError
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     if commit.group_info and groups.has_passed(connection, member.group, commit.group_info):
-        raise ConflictError("another commit came first: make this one anew from the group info that is stored now")
+        raise ConflictError("another commit came first: recreate this one from the current group info")
     _store(connection, context, member, commit, must_fit=not member.joining)
     recipients = members_of(connection, member.group.group_key)
     if member.joining:
@@ -63,17 +63,15 @@ def external_join(
         announce(connection, recipients - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
 
 
-def store_at_end(
-    connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, now: int
-) -> None:
-    """Store the commit of a ``member`` by which a membership ends: it counts as sent, and always has room."""
+def store_final(connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, now: int) -> None:
+    """Store the commit that ends a membership. It counts towards quotas, but is never rejected."""
     with bodies.beyond_room(connection):
         store(connection, member, commit, now)
     count_commit(context.quotas, member.group.group_id, member.user_id, len(commit.commit_message))
 
 
 def group_info(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
-    """Return the stored group info. Raises NotMemberError, or NotFoundError if there is none."""
+    """Return the stored group info. Raises NotMemberError or NotFoundError."""
     body_id = require_member(connection, context, group_id, user_id).group.group_info_body
     if body_id is None:
         raise NotFoundError("this group has no group info yet")
@@ -83,7 +81,7 @@ def group_info(connection: sqlite3.Connection, context: Context, group_id: bytes
 def _store(
     connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, *, must_fit: bool = True
 ) -> None:
-    """Store a commit whose message counts as one that is sent. ``must_fit``: it may be refused for what is stored."""
+    """Store a commit, whose message counts towards quotas. ``must_fit``: check the storage quotas."""
     sends = Sends(context.quotas) if context.quotas and commit.commit_message else None
     if sends:
         size = len(commit.commit_message)
@@ -96,7 +94,7 @@ def _store(
 
 
 def store(connection: sqlite3.Connection, member: Membership, commit: Commit, now: int) -> None:
-    """Store the fields of ``commit`` that ``member`` has given."""
+    """Store the parts of ``commit`` that are not empty."""
     if commit.commit_message:
         append(connection, member, commit.commit_message, now, is_commit=True)
         reach("commit.message_stored")

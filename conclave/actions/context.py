@@ -1,4 +1,4 @@
-"""The context of actions: the settings, the clock, and which key packages were handed out lately."""
+"""The context of actions: settings, clock, quotas and recent key package handouts."""
 
 import sqlite3
 from collections.abc import Callable
@@ -16,34 +16,34 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Action = Callable[Concatenate[sqlite3.Connection, P], T]
-"""A function that runs in a transaction. Some only read."""
+"""A function that runs in a transaction, possibly read-only."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What actions need besides the store: the settings and the clock.
+    """What actions need besides the store.
 
-    They ask for the time inside their transaction. ``quotas``: None if none is set.
+    Actions read the clock inside their transaction. ``quotas``: None if no quota is set.
     """
 
     policy: PolicySettings
     clock: Clock
     handouts: SlidingWindow = field(default_factory=lambda: SlidingWindow(MAX_HANDOUTS, HANDOUT_SECONDS))
-    """The key packages that were handed out lately, by the id of their owner; only for actions that may write."""
+    """The recent key package handouts by owner id, for actions that may write."""
     quotas: Quotas | None = None
 
     def now(self) -> int:
-        """Return the time to act on, in whole Unix seconds."""
+        """Return the time to use, in whole Unix seconds."""
         return self.clock.now()
 
     def require_clock(self, connection: sqlite3.Connection) -> None:
-        """Raise UntrustedClockError if anything is wrong with the clock.
+        """Raise UntrustedClockError if the clock has a fault.
 
-        It only reads: the transaction rolls back, so the caller has to note the fault, see ``state.note_clock_fault``.
+        Only reads, since the transaction rolls back: the caller must record the fault, see ``state.note_clock_fault``.
         """
         if fault := state.clock_fault_now(connection, self.clock.read()):
             raise UntrustedClockError(fault)
 
     def invites_dead_before(self) -> int:
-        """Return the bound (exclusive) on ``created_at`` of invites that are dead now."""
+        """Return the bound (exclusive) on ``created_at`` of expired invites."""
         return self.policy.invites_dead_before(self.clock.now())

@@ -1,4 +1,4 @@
-"""Telling operators what retention does with a group: which policy binds, what is due, what withholds it."""
+"""Explains retention of a group to operators: its policy, what is due, and what delays erasure."""
 
 import sqlite3
 
@@ -30,22 +30,22 @@ __all__ = [
     "show",
 ]
 
-_NOTHING_LEFT = "no such group, or nothing is left of it"
+_NOTHING_LEFT = "no such group, or all of it is erased"
 
 
 class SettingsError(Exception):
-    """What is configured is not what is in force. The message is one line for the operator."""
+    """The configuration differs from the settings in force. The message is one line for the operator."""
 
 
 def in_force(connection: sqlite3.Connection, config: Config) -> PolicySettings:
-    """Return the settings that the server runs with, as each run does. Raises SettingsError if ``config`` differs."""
+    """Return the settings that the server and runs use. Raises SettingsError if ``config`` differs."""
     stored = state.stored_policy(connection)
     if stored is None:
-        raise SettingsError(f"{config.database}: has not been served yet: start `conclave serve` on it first")
+        raise SettingsError(f"{config.database}: has not been used by a server yet: start `conclave serve` first")
     if differing := stored.differing(config.policy):
         raise SettingsError(
             f"{', '.join(differing)}: this configuration differs from the one that the server last ran with; restart"
-            " the server with it first, or use the server's"
+            " the server with it, or use the server's configuration"
         )
     return stored
 
@@ -57,25 +57,22 @@ def _schedule(config: Config) -> list[tuple[Scope, int]]:
 def explain(
     connection: sqlite3.Connection, config: Config, clock: Clock, group: str, number: int | None, look: ReadArchived
 ) -> Explanation:
-    """Explain a group, named by its id or its name, and one of its messages if ``number`` is given.
-
-    Raises SettingsError or NotFoundError.
-    """
+    """Explain a group, by id or name, and the message ``number`` if given. Raises SettingsError or NotFoundError."""
     settings = in_force(connection, config)
-    fault = state.look_at_clock(connection, clock.read())  # as each run does; what is found is not stored
+    fault = state.look_at_clock(connection, clock.read())  # the check of a run, but the result is not stored
     group_id = _find(connection, group)
     found = store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
     if found is None:
         erased = receipts.of_group(connection, group_id, 1)
-        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
+        known = f"; its last receipt is number {erased[0].receipt_id}" if erased else ""
         raise NotFoundError(f"{_NOTHING_LEFT}{known}")
     return found
 
 
 def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[GroupSummary, int]:
-    """Return what ``list_groups`` has of one group, and the bytes of its bodies in the hot store.
+    """Return the row of one group, and the bytes of its bodies in the hot store.
 
-    Raises SettingsError and NotFoundError.
+    Raises SettingsError or NotFoundError.
     """
     in_force(connection, config)
     found = holds.group_of(connection, _find(connection, group))
@@ -90,7 +87,7 @@ def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -
 def list_groups(
     connection: sqlite3.Connection, config: Config, now: int, like: str = "", *, only_overdue: bool = False
 ) -> list[GroupSummary]:
-    """List the groups whose name or alias contains ``like``, by name. Raises SettingsError."""
+    """Return the groups whose name or alias contains ``like``, ordered by name. Raises SettingsError."""
     in_force(connection, config)
     due = overdue.find(connection, now, schedule=_schedule(config))
     rows = group_list.list_all(connection, _schedule(config), now, due)
@@ -100,5 +97,5 @@ def list_groups(
 def _find(connection: sqlite3.Connection, group: str) -> bytes:
     group_id = lookup.group_id(connection, group)
     if group_id is None:
-        raise NotFoundError(f"no such group: {group!r}; a deleted group has to be named by its id")
+        raise NotFoundError(f"no such group: {group!r}; use the id for a deleted group")
     return group_id

@@ -1,4 +1,4 @@
-"""Exporting what the server holds about a user, for operators: who asked for it is in the audit log."""
+"""Exports the data of a user for operators. Each export is recorded in the audit log."""
 
 import sqlite3
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ __all__ = ["Export", "ExportPage", "OwnMessage", "about", "begin", "begin_held",
 
 
 class Export(NamedTuple):
-    """What is exported. ``about``: everything but the messages. ``is_held``: all that a hold keeps, hidden or not."""
+    """The exported data. ``about``: everything but messages. ``is_held``: include all held messages, even if hidden."""
 
     user_id: bytes
     name: str
@@ -26,9 +26,10 @@ class Export(NamedTuple):
 
 
 def begin(connection: sqlite3.Connection, context: Context, actor: str, user: str) -> Export:
-    """Note that a user, named by id or name, is exported. Of a deleted account, named by id, what holds keep is.
+    """Start the export of a user, by id or name, and record it in the audit log. Raises NotFoundError.
 
-    It is noted before anything leaves the store, so also an export that is broken off is. Raises NotFoundError.
+    Of a deleted account, only by id, the messages under a legal hold are exported. The log entry precedes any data, so
+    aborted exports are recorded too.
     """
     user_id = lookup.user_id(connection, user)
     found = stored_users.find(connection, user_id) if user_id else None
@@ -36,7 +37,7 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
         hold = next((each for each in holds.list_all(connection) if _covers(each, user_id)), None)
         if hold is None:
             raise NotFoundError(
-                f"no such user: {user!r}; a deleted account under a legal hold is named by its id, or by --hold"
+                f"no such user: {user!r}; use the id or --hold for a deleted account under a legal hold"
             )
         return begin_held(connection, context, actor, hold.hold_id)
     audit.note(connection, context.now(), actor, AuditAction.ACCOUNT_EXPORTED, Subject(found.user_id, found.username))
@@ -44,13 +45,13 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
 
 
 def begin_held(connection: sqlite3.Connection, context: Context, actor: str, hold_id: int) -> Export:
-    """Note, as ``begin`` does, that what a hold on a user keeps is exported. The account may be gone.
+    """Start the export of the messages under a hold on a user, whose account may be deleted.
 
-    Raises NotFoundError.
+    Recorded as by ``begin``. Raises NotFoundError.
     """
     hold = next((each for each in holds.list_all(connection) if each.hold_id == hold_id), None)
     if hold is None or not _covers(hold, hold.subject_id):
-        raise NotFoundError(f"no such hold on a user: {hold_id}; `conclave hold list` prints those in force")
+        raise NotFoundError(f"no such hold on a user: {hold_id}; see `conclave hold list`")
     found = stored_users.find(connection, hold.subject_id)
     name = found.username if found else hold.name or str(UUID(bytes=hold.subject_id))
     subject, details = Subject(hold.subject_id, hold.name), {"hold": hold_id}

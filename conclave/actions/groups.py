@@ -1,4 +1,4 @@
-"""Creating, listing, changing and deleting groups."""
+"""Creates, lists, changes and deletes groups."""
 
 import sqlite3
 from dataclasses import replace
@@ -41,12 +41,12 @@ _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 
 
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
-    """Create a group with the user as its sole member and admin; return its id.
+    """Create a group with the user as its only member and admin; return its id.
 
-    Raises ConflictError, QuotaError, TooManyRequestsError, and StoreFullError if the database can have no more groups.
+    Raises ConflictError, QuotaError, TooManyRequestsError, and StoreFullError at the maximum number of groups.
     """
     if context.quotas:
-        context.quotas.require_few_groups(connection, user_id)
+        context.quotas.require_group_quota(connection, user_id)
     users.require(connection, user_id)
     _require_free(connection, group_name)
     count_change(context.quotas, user_id)
@@ -56,7 +56,7 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
 def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
 ) -> GroupImpact:
-    """Rehearse ``changes`` to a group: what expires by them. The database stays. Raises what ``update`` raises."""
+    """Return what ``changes`` to a group would hide, without making them. Raises what ``update`` raises."""
     group = require_admin(connection, context, group_id, user_id).group
     changed = as_changed(connection, context, group, changes)
     return rehearsal.of_change(connection, group, changed, context.policy, context.now())
@@ -70,10 +70,10 @@ def update(
     changes: GroupChanges,
     of_policy: PolicyChange | None = None,
 ) -> None:
-    """Change a group, all or nothing, and tell all members.
+    """Change a group, all or nothing, and notify all members.
 
-    ``of_policy`` begins here, where anybody may be served meanwhile.
-    Raises NotAdminError, TooManyRequestsError, and what ``as_changed`` raises.
+    ``of_policy``: required if readers are served during the transaction; it is started here. Raises NotAdminError,
+    TooManyRequestsError, and what ``as_changed`` raises.
     """
     group = require_admin(connection, context, group_id, user_id).group
     change(connection, context, group, changes, of_policy)
@@ -91,8 +91,8 @@ def change(
     changes: GroupChanges,
     of_policy: PolicyChange | None = None,
 ) -> None:
-    """Apply all of ``changes``, or nothing of them. Raises what ``as_changed`` raises."""
-    now = context.now()  # before the clock is looked at: a jump in between must not settle marks
+    """Apply ``changes``, all or nothing. Raises what ``as_changed`` raises."""
+    now = context.now()  # before the clock is checked: a jump in between must not move marks
     groups.set_settings(connection, as_changed(connection, context, group, changes))
     if changes.concern_retention:
         if of_policy:
@@ -102,14 +102,13 @@ def change(
 
 
 def as_changed(connection: sqlite3.Connection, context: Context, group: GroupRow, changes: GroupChanges) -> GroupRow:
-    """Return the group as ``changes`` would make it, if they may be made now. It only reads.
+    """Validate ``changes``, and return the changed group. Only reads.
 
-    The expiry does not change while the clock is wrong: a wrong clock may move no mark, and without a mark it would be
-    forgotten what the old expiry has hidden. The least lifetime moves no mark, and nothing is erased while the clock is
-    wrong, so it may change.
+    The expiry cannot change while the clock is wrong, since marks must not move by a wrong clock, and without a mark
+    what the former expiry hid would reappear. The minimum lifetime moves no mark, so it can change.
 
     Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap or is below the
-    least lifetime, and UntrustedClockError if the clock is wrong.
+    minimum lifetime, and UntrustedClockError if the clock is wrong.
     """
     changed = replace(group, **{name: value for name, value in vars(changes).items() if value is not None})
     if changed.group_name != group.group_name:
@@ -142,7 +141,7 @@ def _require_in_order(group: GroupRow) -> None:
 
 
 def _note_policy(connection: sqlite3.Connection, context: Context, former: GroupRow, user_id: bytes) -> None:
-    """Note in the audit log what an admin has really changed of a group's policy."""
+    """Record the changed settings of a group's policy in the audit log."""
     group = require_group(connection, former.group_id)
     pairs = {name: [getattr(former, name), getattr(group, name)] for name in _OF_POLICY}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -155,25 +154,25 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: Group
 
 
 def measure_members(connection: sqlite3.Connection, long: LongGroup, after: int) -> MembersSize:
-    """Measure members of a group on the list of its member, as ``own_groups.measure`` does. Raises NotMemberError."""
+    """Run ``own_groups.measure`` on a group of the user's list. Raises NotMemberError."""
     _require_still(connection, long)
     return own_groups.measure(connection, long.group.group_key, after)
 
 
 def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> ListPart[MemberRow]:
-    """List members of a group on the list of its member, as ``own_groups.members`` does. Raises NotMemberError."""
+    """Run ``own_groups.members`` on a group of the user's list. Raises NotMemberError."""
     _require_still(connection, long)
     return own_groups.members(connection, long.group.group_key, last, span)
 
 
 def _require_still(connection: sqlite3.Connection, long: LongGroup) -> None:
-    """Raise NotMemberError if the membership has ended by which the group is on the user's list."""
+    """Raise NotMemberError if the user's membership has ended."""
     if by_key(connection, long.member_id) is None:
         raise NotMemberError
 
 
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
-    """Delete a group for all of its members, and tell them. Raises NotAdminError."""
+    """Delete a group, and notify its members. Raises NotAdminError."""
     group = require_admin(connection, context, group_id, user_id).group
     recipients = members_of(connection, group.group_key)
     end(connection, group, context.now())
@@ -181,6 +180,6 @@ def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
 
 def end(connection: sqlite3.Connection, group: GroupRow, now: int) -> None:
-    """Delete a group as ``groups.remove`` does, and tell invited users; the caller tells those who were members."""
+    """Delete a group, and notify invited users. The caller notifies the former members."""
     invited = groups.remove(connection, group, now)
     announce(connection, invited, "invite_cancelled", group_id=group.group_id)

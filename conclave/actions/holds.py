@@ -1,4 +1,4 @@
-"""Legal holds, for operators: each change is in the audit log."""
+"""Adds and releases legal holds for operators. Each change is recorded in the audit log."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from conclave.retention.holds import Hold, list_all
 from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction, Subject
 
-__all__ = ["LONGEST_REASON", "Covered", "Hold", "add", "find_group", "find_user", "list_all", "release"]
+__all__ = ["MAX_REASON_LENGTH", "Hold", "HoldSubject", "add", "find_group", "find_user", "list_all", "release"]
 
-LONGEST_REASON = 1000
-"""A reason has at most 1,000 characters."""
+MAX_REASON_LENGTH = 1000
+"""The most characters of a reason."""
 
 
 @dataclass(frozen=True)
-class Covered:
+class HoldSubject:
     """A group or user that a hold can cover.
 
-    ``group_key``: None for a user. ``name``: "" if it was deleted. ``is_certain``: False if only the archive could tell
-    whether anything of a deleted user is left.
+    ``group_key``: None for a user. ``name``: "" if it was deleted. ``is_certain``: False if only reading the archive
+    would show whether messages of a deleted user are left.
     """
 
     group_key: int | None
@@ -32,21 +32,19 @@ class Covered:
     is_certain: bool = True
 
 
-def find_group(connection: sqlite3.Connection, group: str) -> Covered:
-    """Find a group by its id or its name, a deleted one by its id. Raises NotFoundError."""
+def find_group(connection: sqlite3.Connection, group: str) -> HoldSubject:
+    """Find a group by id or name, a deleted group by id. Raises NotFoundError."""
     group_id = lookup.group_id(connection, group)
     found = holds.group_of(connection, group_id) if group_id else None
     if group_id is None or found is None:
-        raise NotFoundError(
-            f"no such group: {group!r}, or all of it is erased; a deleted group has to be named by its id"
-        )
-    return Covered(found[0], group_id, found[1])
+        raise NotFoundError(f"no such group: {group!r}, or all of it is erased; use the id for a deleted group")
+    return HoldSubject(found[0], group_id, found[1])
 
 
-def find_user(connection: sqlite3.Connection, user: str) -> Covered:
-    """Find a user by id or name, a deleted one by id. Raises NotFoundError.
+def find_user(connection: sqlite3.Connection, user: str) -> HoldSubject:
+    """Find a user by id or name, a deleted user by id. Raises NotFoundError.
 
-    For a deleted one this may read all rows of the messages, so it does not belong into a write transaction.
+    For a deleted user this may scan all messages, so do not call it in a write transaction.
     """
     user_id = id_of(user)
     try:
@@ -55,26 +53,25 @@ def find_user(connection: sqlite3.Connection, user: str) -> Covered:
         left = holds.has_left_messages(connection, user_id) if user_id else False
         if user_id is None or left is False:
             raise NotFoundError(
-                f"no such user: {user!r}, or all messages of the account are erased; a deleted account has to be"
-                " named by its id"
+                f"no such user: {user!r}, or all messages of the account are erased; use the id for a deleted account"
             ) from None
-        return Covered(None, user_id, "", is_certain=left is not None)
-    return Covered(None, found.user_id, found.username)
+        return HoldSubject(None, user_id, "", is_certain=left is not None)
+    return HoldSubject(None, found.user_id, found.username)
 
 
-def add(connection: sqlite3.Connection, context: Context, actor: str, covered: Covered, reason: str) -> Hold:
+def add(connection: sqlite3.Connection, context: Context, actor: str, subject: HoldSubject, reason: str) -> Hold:
     """Add a hold and return it. Raises NotFoundError if all of the group was erased meanwhile.
 
-    ``actor``: an operator, as the audit log names one. ``reason``: 1 .. LONGEST_REASON characters.
+    ``actor``: the operator, for the audit log. ``reason``: 1 to MAX_REASON_LENGTH characters.
     """
-    if covered.group_key is not None and holds.group_of(connection, covered.subject_id) is None:
+    if subject.group_key is not None and holds.group_of(connection, subject.subject_id) is None:
         raise NotFoundError("all of the group was erased just now")
     now = context.now()
-    values = (covered.group_key, covered.subject_id, covered.name, reason, actor, now)
+    values = (subject.group_key, subject.subject_id, subject.name, reason, actor, now)
     hold = Hold(holds.add(connection, *values), *values)
-    action = AuditAction.USER_HELD if covered.group_key is None else AuditAction.GROUP_HELD
+    action = AuditAction.USER_HELD if subject.group_key is None else AuditAction.GROUP_HELD
     details = {"hold": hold.hold_id, "reason": reason}
-    audit.note(connection, now, actor, action, Subject(covered.subject_id, covered.name), details)
+    audit.note(connection, now, actor, action, Subject(subject.subject_id, subject.name), details)
     return hold
 
 
@@ -82,7 +79,7 @@ def release(connection: sqlite3.Connection, context: Context, actor: str, hold_i
     """Remove a hold and return it. Raises NotFoundError."""
     hold = holds.remove(connection, hold_id)
     if hold is None:
-        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
+        raise NotFoundError(f"no such hold: {hold_id}; see `conclave hold list`")
     action = AuditAction.USER_RELEASED if hold.group_key is None else AuditAction.GROUP_RELEASED
     details = {"hold": hold_id, "reason": hold.reason, "added_by": hold.added_by, "added_at": hold.added_at}
     audit.note(connection, context.now(), actor, action, Subject(hold.subject_id, hold.name), details)

@@ -1,4 +1,4 @@
-"""Invites: making, listing, cancelling, accepting and declining them."""
+"""Creates, lists, cancels, accepts and declines invites."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ def escrow(
     invitee_id: bytes,
     carried: Sequence[bytes],
 ) -> None:
-    """Invite a user, and tell them.
+    """Invite a user, and notify them.
 
-    ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, and what
+    ``carried``: the commit, welcome and group info to use on acceptance. Raises NotAdminError, and what
     ``users.require_enabled``, ``require_invitable``, ``quotas.require_room`` and ``require_no_invite`` raise.
     """
     users.require_enabled(connection, inviter_id)
@@ -53,30 +53,30 @@ def escrow(
 def list_of_group(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
 ) -> ListPart[PendingInvite]:
-    """List the living invites of a group, the oldest first. Raises NotAdminError or NotListedError."""
+    """Return the pending invites of a group, the oldest first. Raises NotAdminError or NotListedError."""
     group_key = require_admin(connection, context, group_id, user_id).group.group_key
     return invites.of_group(connection, group_key, context.invites_dead_before(), span)
 
 
 def list_own(connection: sqlite3.Connection, context: Context, user_id: bytes, span: Span) -> ListPart[PendingInvite]:
-    """List the living invites of a user, the oldest first. Raises NotListedError."""
+    """Return the pending invites of a user, the oldest first. Raises NotListedError."""
     return invites.of_user(connection, user_id, context.invites_dead_before(), span)
 
 
 def cancel(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, invitee_id: bytes
 ) -> None:
-    """Cancel the invite of a user to a group. Raises NotAdminError, or NotFoundError if none is pending."""
+    """Cancel a pending invite of a user to a group. Raises NotAdminError or NotFoundError."""
     group_key = require_admin(connection, context, group_id, user_id).group.group_key
     if not cancel_pending(connection, group_key, invitee_id, context.invites_dead_before()):
         raise NotFoundError("no invite of this user is pending")
 
 
 def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
-    """Make the invitee a member, and use the bodies that the invite carries.
+    """Make the invitee a member, and use the bodies of the invite.
 
-    The commit becomes a message of the inviter. The invitee hears of the welcome, the other members of the commit.
-    Raises NotFoundError, or NotMemberError if the invite is another user's.
+    The commit becomes a message of the inviter. The invitee is notified of the welcome, the other members of the
+    commit. Raises NotFoundError, or NotMemberError if the invite is another user's.
     """
     invite, now = _require_own(connection, context, invite_id, user_id), context.now()
     group = require_group(connection, invite.group_id)
@@ -102,10 +102,10 @@ def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, 
 
 
 def require_no_invite(connection: sqlite3.Connection, context: Context, group_key: int, user_id: bytes) -> None:
-    """Remove the dead invite of a user who is invited again or joins.
+    """Remove an expired invite of a user who is invited again or joins.
 
-    Otherwise a member could have an invite that comes back to life. Raises ConflictError if a living invite is pending,
-    and UntrustedClockError if the invite is dead by a wrong clock only.
+    Otherwise a corrected clock could make it valid again for a member. Raises ConflictError if an invite is pending,
+    and UntrustedClockError if the invite has expired only by a wrong clock.
     """
     for former in invites.to_group(connection, group_key, user_id):
         if former.created_at >= context.invites_dead_before():
@@ -115,10 +115,10 @@ def require_no_invite(connection: sqlite3.Connection, context: Context, group_ke
 
 
 def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
-    """Cancel the invite of a user to a group; tell whether there was a living one. ``dead_before``: as in the store."""
+    """Cancel the invite of a user to a group; return whether it was pending. ``dead_before``: as in the store."""
     found = invites.to_group(connection, group_key, invitee_id)
     is_living = any(each.created_at >= dead_before for each in found)
-    # A dead one only waits for cleanup, which would tell the inviter alone.
+    # An expired invite is removed as by cleanup, which notifies only the inviter.
     (_cancel if is_living else _decline)(connection, found)
     return is_living
 
@@ -129,20 +129,20 @@ def decline_all(connection: sqlite3.Connection, invitee_id: bytes) -> None:
 
 
 def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
-    """Cancel the invites of a user to the groups where that user may not invite, or not any more.
+    """Cancel the invites of a user to groups where that user may not invite, or no longer.
 
-    Call it in the transaction that takes the right away, after all else: the events follow those that say why.
+    Call it at the end of the transaction that revokes the permission, so that its events come last.
     """
     _cancel(connection, invites.void(connection, inviter_id))
 
 
 def withdraw_all(connection: sqlite3.Connection) -> None:
-    """Do as ``withdraw``, for all users: a restored backup leaves such invites."""
+    """Cancel, for all users, the invites that ``withdraw`` would: a restored backup may contain some."""
     _cancel(connection, invites.all_void(connection))
 
 
 def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> bool:
-    """Remove an invite for cleanup, if it is dead still; tell whether it was."""
+    """Remove an invite for cleanup, if it is still expired; return whether it was."""
     found = invites.dead(connection, invite_key, dead_before)
     if found:
         _decline(connection, [found])
@@ -150,17 +150,14 @@ def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: in
 
 
 def _cancel(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
-    """Remove invites with what they carry, and tell invitees and inviters."""
+    """Remove invites and their bodies, and notify invitees and inviters."""
     for each in found:
         announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
     _decline(connection, found)
 
 
 def _decline(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
-    """Remove invites with what they carry, and tell the inviters.
-
-    An inviter has to know, since the inviter's MLS group holds a place for the invitee.
-    """
+    """Remove invites and their bodies, and notify the inviters, whose MLS groups contain the invitees."""
     invites.remove(connection, found)
     for each in found:
         values = {"group_id": each.group_id, "declined_user_id": each.invitee_id}
@@ -168,10 +165,10 @@ def _decline(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None
 
 
 def _require_own(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> InviteRow:
-    """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
+    """Return a pending invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
     found = invites.living(connection, invite_id, context.invites_dead_before())
     if found is None:
         raise NotFoundError("no such invite")
     if found.invitee_id != user_id:
-        raise NotMemberError("this invite is somebody else's")
+        raise NotMemberError("this invite is another user's")
     return found

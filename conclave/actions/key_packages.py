@@ -1,4 +1,4 @@
-"""Key packages: users upload them, and each regular one is handed out once."""
+"""Stores and hands out key packages. Each regular key package is handed out once."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ from conclave.store.resources import key_packages, users as stored
 
 
 @dataclass(frozen=True)
-class HandedOut:
-    """A key package, and the id of its owner."""
+class OwnedKeyPackage:
+    """A key package that was handed out, and the id of its owner."""
 
     user_id: bytes
     key_package_data: bytes
@@ -28,13 +28,12 @@ def upload(
 ) -> None:
     """Store key packages, all or nothing, and the fingerprint unless it is "".
 
-    ``regular`` and ``last_resorts``: the oldest first. A regular one that is there already stays as it is: a client
-    whose answer was lost sends them again, and none may be handed out twice. Raises TokenExpiredError if the account is
-    gone.
+    ``regular`` and ``last_resorts``: the oldest first. A known regular package is ignored: clients repeat lost
+    requests, and no package may be handed out twice. Raises TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
     kept = key_packages.regular_of(connection, user_id)
-    # Packages that others of the same request would push out are not stored at all, also if those others are there.
+    # Skip packages that later ones of the same request would displace, even if the later ones are stored already.
     for package in list(dict.fromkeys(regular))[-key_packages.REGULAR_KEPT :]:
         if package not in kept:
             key_packages.add(connection, user_id, package, is_last_resort=False)
@@ -44,16 +43,16 @@ def upload(
         stored.set_fingerprint(connection, user_id, signing_key_fingerprint)
 
 
-def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> HandedOut:
-    """Take a key package of a user. Raises NotFoundError (no such user, or none left) or TooManyRequestsError."""
+def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> OwnedKeyPackage:
+    """Take a key package of a user. Raises NotFoundError (no user, or no package left) or TooManyRequestsError."""
     users.by_id(connection, user_id)
     return _hand_out(connection, context, [user_id])[0]
 
 
 def invite(
     connection: sqlite3.Connection, context: Context, group_id: bytes, inviter_id: bytes, user_ids: Iterable[bytes]
-) -> list[HandedOut]:
-    """Take a key package of each user who is to be invited, all or none. The inviter needs none.
+) -> list[OwnedKeyPackage]:
+    """Take a key package of each user to invite, all or nothing. The inviter is skipped.
 
     Raises NotAdminError, and what ``require_invitable`` and ``fetch`` raise.
     """
@@ -63,10 +62,10 @@ def invite(
     return _hand_out(connection, context, invited)
 
 
-def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[HandedOut]:
-    """Take a key package of each user, all or none. Raises TooManyRequestsError, or NotFoundError if one has none.
+def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[OwnedKeyPackage]:
+    """Take a key package of each user, all or nothing. Raises TooManyRequestsError or NotFoundError.
 
-    The limit is one for each owner: a caller who drains a user's packages makes all callers wait for more.
+    The rate limit is per owner, so a caller who drains a user's packages delays all callers.
     """
     handouts, now = context.handouts, context.clock.read().since_boot
     seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
@@ -77,4 +76,4 @@ def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequen
         raise NotFoundError("this user has no key package")
     for user_id in user_ids:
         handouts.record(user_id, now)
-    return [HandedOut(user_id, package) for user_id, package in zip(user_ids, packages, strict=True)]
+    return [OwnedKeyPackage(user_id, package) for user_id, package in zip(user_ids, packages, strict=True)]

@@ -1,4 +1,4 @@
-"""Finds groups and users by the ids and names that operators give, and reads lists a part at a time."""
+"""Finds groups and users by id or name, and reads parts of lists."""
 
 import sqlite3
 from typing import Any
@@ -11,7 +11,7 @@ from conclave.store.resources import groups, users
 
 
 def id_of(text: str) -> bytes | None:
-    """Return the id that ``text`` is; None if it can only be a name."""
+    """Parse an id; return None if ``text`` can only be a name."""
     try:
         found = UUID(text)
     except ValueError:
@@ -23,9 +23,9 @@ GONE = "this is not on the list any more: begin again without `after`"
 
 
 def read_part(connection: sqlite3.Connection, action: Action[..., ListPart[Any]], *args: Any) -> ListPart[Any]:
-    """Read a part of a list by an action. Raises InvalidValueError if it begins after what is not on the list.
+    """Read a part of a list by ``action``.
 
-    Raises also what the action raises.
+    Raises InvalidValueError if the element after which it begins is not on the list, and what the action raises.
     """
     try:
         return action(connection, *args)
@@ -34,7 +34,7 @@ def read_part(connection: sqlite3.Connection, action: Action[..., ListPart[Any]]
 
 
 def group_id(connection: sqlite3.Connection, text: str) -> bytes | None:
-    """Return the id of a group. ``text`` is the id, of any group there ever was, or the name that a group has now."""
+    """Return the id of a group. ``text``: the id of any current or former group, or the name of a current one."""
     if given := id_of(text):
         return given
     found = groups.named(connection, text)
@@ -42,7 +42,7 @@ def group_id(connection: sqlite3.Connection, text: str) -> bytes | None:
 
 
 def user_id(connection: sqlite3.Connection, text: str) -> bytes | None:
-    """Return the id of a user, as ``group_id`` does."""
+    """Return the id of a user. ``text``: the id of any current or former user, or the name of a current one."""
     if given := id_of(text):
         return given
     found = users.named(connection, text)

@@ -1,4 +1,4 @@
-"""Joining and leaving groups, and the roles in them."""
+"""Lets users join and leave groups, and changes their roles."""
 
 import sqlite3
 
@@ -19,8 +19,8 @@ from conclave.store.lists import ListPart, Span
 from conclave.store.resources import members
 from conclave.store.resources.members import MemberRow, Membership
 
-UNDONE_AT_ONCE = 16
-"""At most 16 joins are undone in a transaction: each sends an event to all members of its group."""
+MAX_UNDONE_JOINS = 16
+"""The most joins to undo in one transaction: each sends an event to all members of its group."""
 
 
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
@@ -30,7 +30,7 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
     """
     former = members.membership(connection, group_id, user_id)
     if former and former.is_overdue(context.clock.moment().earliest):
-        end_and_withdraw(connection, former, context.now(), tells_user=True)
+        end_and_withdraw(connection, former, context.now(), notifies_user=True)
     group_key, group_info = require_joinable(connection, group_id, user_id)
     invites.require_no_invite(connection, context, group_key, user_id)
     require_room(context.quotas, group_id, user_id, 0)
@@ -44,23 +44,23 @@ def are_joins_overdue(connection: sqlite3.Connection, context: Context) -> bool:
 
 
 def undo_overdue_joins(connection: sqlite3.Connection, context: Context) -> int:
-    """End the memberships of some who have joined and sent no external commit in time; return how many.
+    """End memberships of users who joined and sent no external commit in time; return how many.
 
-    At most UNDONE_AT_ONCE. They and the others learn of it. While the clock is in doubt, none ends by that clock alone.
+    At most MAX_UNDONE_JOINS. All members are notified. While the clock is in doubt, uses the earliest possible time.
     """
-    found = members.overdue(connection, context.clock.moment().earliest, UNDONE_AT_ONCE)
+    found = members.overdue(connection, context.clock.moment().earliest, MAX_UNDONE_JOINS)
     for each in found:
-        # Anew: where an admin has gone, another of these may be the admin now.
+        # Read again: if an admin was removed, this member may have become admin.
         member = members.by_key(connection, each.member_id)
         if member:
-            end_and_withdraw(connection, member, context.now(), tells_user=True)
+            end_and_withdraw(connection, member, context.now(), notifies_user=True)
     return len(found)
 
 
 def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
-    """End the user's membership, with a commit if one is given. Raises NotMemberError."""
+    """End the user's membership, by ``commit`` unless it is empty. Raises NotMemberError."""
     member, now = require_member(connection, context, group_id, user_id), context.now()
-    commits.store_at_end(connection, context, member, commit, now)
+    commits.store_final(connection, context, member, commit, now)
     end_and_withdraw(connection, member, now)
 
 
@@ -72,34 +72,36 @@ def remove(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Remove a member, with a commit if one is given, and tell them.
+    """Remove a member, by ``commit`` unless it is empty, and notify them.
 
-    Raises NotAdminError, NotFoundError (no such user) or BadRequestError (no member).
+    Raises NotAdminError, NotFoundError (no such user) or BadRequestError (not a member).
     """
     admin, now = require_admin(connection, context, group_id, user_id), context.now()
     target = require_target(connection, group_id, target_id)
-    commits.store_at_end(connection, context, admin, commit, now)
-    end_and_withdraw(connection, target, now, tells_user=True)
+    commits.store_final(connection, context, admin, commit, now)
+    end_and_withdraw(connection, target, now, notifies_user=True)
 
 
-def end_and_withdraw(connection: sqlite3.Connection, member: Membership, now: int, *, tells_user: bool = False) -> None:
-    """End a membership as ``end`` does, and withdraw the invites that this member has made."""
-    end(connection, member, now, tells_user=tells_user)
+def end_and_withdraw(
+    connection: sqlite3.Connection, member: Membership, now: int, *, notifies_user: bool = False
+) -> None:
+    """End a membership, and cancel the member's invites: see ``end`` and ``invites.withdraw``."""
+    end(connection, member, now, notifies_user=notifies_user)
     invites.withdraw(connection, member.user_id)
 
 
-def end(connection: sqlite3.Connection, member: Membership, now: int, *, tells_user: bool = False) -> None:
-    """End a membership. The caller withdraws the member's invites: once, if many memberships of a user end.
+def end(connection: sqlite3.Connection, member: Membership, now: int, *, notifies_user: bool = False) -> None:
+    """End a membership. The caller cancels the member's invites, once for all memberships that it ends.
 
-    The remaining members hear of it; with ``tells_user`` the removed user too. If the last admin goes, another member
-    becomes admin, see ``members.HEIR``. If the last member goes, the group is deleted.
+    Notifies the remaining members, and with ``notifies_user`` the removed user. If the last admin leaves, another
+    member becomes admin, see ``members.HEIR``. If the last member leaves, the group is deleted.
     """
     group_key, group_id = member.group.group_key, member.group.group_id
     left = members.remove(connection, member)
     if left.is_empty:
         groups.end(connection, member.group, now)
     remaining = members_of(connection, group_key)
-    concerned = remaining | {member.user_id} if tells_user else remaining
+    concerned = remaining | {member.user_id} if notifies_user else remaining
     announce(connection, concerned, "member_removed", group_id=group_id, removed_user_id=member.user_id)
     if left.heir is not None:
         members.set_role(connection, left.heir, "admin")
@@ -109,21 +111,21 @@ def end(connection: sqlite3.Connection, member: Membership, now: int, *, tells_u
 def promote(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes
 ) -> None:
-    """Make a member an admin, and tell all.
+    """Make a member an admin, and notify all members.
 
-    Raises NotAdminError, NotFoundError, BadRequestError or ConflictError (one already).
+    Raises NotAdminError, NotFoundError, BadRequestError or ConflictError (already an admin).
     """
     require_admin(connection, context, group_id, user_id)
     target = require_target(connection, group_id, target_id)
     if target.role == "admin":
-        raise ConflictError("this member is an admin already")
+        raise ConflictError("this member is already an admin")
     _set_role(connection, target, "admin")
 
 
 def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
-    """Make an admin an ordinary member, whose invites are withdrawn, and tell all.
+    """Make an admin an ordinary member, cancel their invites, and notify all members.
 
-    Raises NotAdminError, NotFoundError or BadRequestError (no admin, or the last).
+    Raises NotAdminError, NotFoundError or BadRequestError (not an admin, or the last one).
     """
     require_admin(connection, context, group_id, user_id)
     users.by_id(connection, target_id)
@@ -131,7 +133,7 @@ def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, us
     if target is None or target.role != "admin":
         raise BadRequestError("this user is not an admin of the group")
     if not members.has_other_admin(connection, target):
-        raise BadRequestError("a group must keep an admin: promote somebody else first")
+        raise BadRequestError("a group must keep an admin: promote another member first")
     _set_role(connection, target, "member")
     invites.withdraw(connection, target_id)
 
@@ -139,7 +141,7 @@ def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 def list_admins(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
 ) -> ListPart[MemberRow]:
-    """List a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
+    """Return a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
     group_key = require_member(connection, context, group_id, user_id).group.group_key
     return members.admins_of(connection, group_key, span)
 

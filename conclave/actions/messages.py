@@ -1,4 +1,4 @@
-"""Sending and fetching messages."""
+"""Sends and fetches messages, and stores read receipts."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from conclave.store.resources.send_ids import SendKey
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
-READ_IN_DOUBT = 8
-"""While the clock is in doubt, at most 8 pages are read at the same time, or wait until it is noted what they lack."""
+MAX_READS_IN_DOUBT = 8
+"""While the clock is in doubt, at most 8 pages are read, or wait for their fetch gap to be stored, at the same time."""
 
 
 class Send(NamedTuple):
-    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.Draft``.
+    """A message that a user sends to a group.
 
-    ``send_id``: see ``store.send_ids``; b"": it has none.
+    ``self_destruct_seconds``: see ``store.messages.Draft``. ``send_id``: see ``store.send_ids``, or b"".
     """
 
     group_id: bytes
@@ -42,31 +42,31 @@ class Send(NamedTuple):
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
-    """Store a message of ``member`` as ``append_all`` does, and return its number."""
+    """Store a message of ``member``, update caches, and return its number."""
     return append_all(
         connection, [MessageDraft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now
     )[0]
 
 
 def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[int]:
-    """Store messages as ``messages.append_all`` does, have caches hear of them, and return their numbers."""
+    """Store messages by ``messages.append_all``, update caches, and return their numbers."""
     stored = messages.append_all(connection, drafts, now)
     announce_stored(connection, stored)
     return [each.sequence_num for each in stored]
 
 
 class JointSend:
-    """Stores the messages that wait at the same time: a joint write, see ``group_commit.Joint``."""
+    """A joint write that stores all waiting messages, see ``group_commit.Joint``."""
 
     def __init__(self, context: Context) -> None:
-        """Store them as of the clock of ``context``."""
+        """Use the clock and the quotas of ``context``."""
         self._context = context
         self._recipients = Recipients()
 
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
-        """Store each message and tell the others of it. Return its number, or a NotMemberError, or why it is too much.
+        """Store each message and notify the other members. Return for each its number, or the error.
 
-        One that was sent before, by its ``send_id``, keeps its former number: nothing is stored or announced. Raises
+        A message whose ``send_id`` was used before gets its former number: nothing is stored or announced. Raises
         StoreFullError.
         """
         self._recipients.catch_up(connection)
@@ -75,38 +75,38 @@ class JointSend:
         accepted: list[tuple[int, RecipientSet]] = []
         timed: Counter[int] = Counter()
         ids = _SendIds(sends)
-        for place, each in enumerate(sends):
+        for index, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if not group or not self._is_member(connection, group, each):
-                outcomes[place] = NotMemberError()
+                outcomes[index] = NotMemberError()
                 continue
-            if each.send_id and ids.is_known(connection, place, group.group_key, outcomes):
+            if each.send_id and ids.is_known(connection, index, group.group_key, outcomes):
                 continue
             if (limited or each.self_destruct_seconds) and (
                 refused := _refusal(connection, group, each, timed, limited)
             ):
-                outcomes[place] = refused
+                outcomes[index] = refused
                 continue
-            accepted.append((place, group))
+            accepted.append((index, group))
             if each.send_id:
-                ids.add(place, group.group_key)
+                ids.add(index, group.group_key)
         if not accepted:
             return outcomes
         now = self._context.now()
-        drafts = [_draft(sends[place], group.group_key) for place, group in accepted]
+        drafts = [_draft(sends[index], group.group_key) for index, group in accepted]
         numbers = append_all(connection, drafts, now)
-        for (place, group), number in zip(accepted, numbers, strict=True):
-            sent = sends[place]
-            outcomes[place] = number
+        for (index, group), number in zip(accepted, numbers, strict=True):
+            sent = sends[index]
+            outcomes[index] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
             announce(connection, group.members, "new_message", excluded=sent.user_id, **values)
         ids.settle(connection, outcomes, now)
-        if limited:  # last: what fails before is asked again
+        if limited:  # last, since a failed transaction is repeated
             limited.stored()
         return outcomes
 
     def _is_member(self, connection: sqlite3.Connection, group: RecipientSet, sent: Send) -> bool:
-        """Return whether the sender is a member now: a join may be overdue."""
+        """Return whether the sender is a member now, which an overdue join is not."""
         if sent.user_id in group.joining:
             return members.current(connection, sent.group_id, sent.user_id, self._context.clock) is not None
         return sent.user_id in group.members
@@ -115,13 +115,13 @@ class JointSend:
 def _refusal(
     connection: sqlite3.Connection, group: RecipientSet, send: Send, timed: Counter[int], limited: Sends | None
 ) -> ApiError | None:
-    """Return why a member's message is refused; None if it is not.
+    """Return why a member's message is rejected; None if it is accepted.
 
-    ``timed``: how many messages of this transaction destroy themselves, by the key of the group.
+    ``timed``: how many self-destructing messages this transaction has, by group key.
     """
     key = group.group_key
     if send.self_destruct_seconds and not timers.has_room(connection, key, len(group.members), timed[key] + 1):
-        return BadRequestError("the group has too many self-destructing messages: some have to come to their end first")
+        return BadRequestError("the group has too many self-destructing messages: wait until some have ended")
     refused = limited.refusal(send.group_id, send.user_id, len(send.body)) if limited else None
     if not refused:
         timed[group.group_key] += send.self_destruct_seconds > 0
@@ -133,71 +133,71 @@ def _draft(sent: Send, group_key: int) -> MessageDraft:
 
 
 class _SendIds:
-    """The ids that the sends of one transaction have: an id may have been used before, or by two of them."""
+    """Finds repeated send ids, within one transaction or from earlier ones."""
 
     def __init__(self, sends: Sequence[Send]) -> None:
         self._sends = sends
-        self._first: dict[SendKey, int] = {}
-        self._again: list[tuple[int, SendKey]] = []
+        self._indexes: dict[SendKey, int] = {}
+        self._repeated: list[tuple[int, SendKey]] = []
 
     def is_known(
-        self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
+        self, connection: sqlite3.Connection, index: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
-        """Return whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
-        sent = self._sent(place, group_key)
-        if sent in self._first:
-            self._again.append((place, sent))
+        """Return whether the send is a repetition. Sets its outcome to the former number, now or in ``settle``."""
+        sent = self._sent(index, group_key)
+        if sent in self._indexes:
+            self._repeated.append((index, sent))
             return True
         former = send_ids.find(connection, sent)
         if former is not None:
-            outcomes[place] = former
+            outcomes[index] = former
         return former is not None
 
-    def add(self, place: int, group_key: int) -> None:
-        """Note that the send at ``place`` is stored in this transaction."""
-        self._first[self._sent(place, group_key)] = place
+    def add(self, index: int, group_key: int) -> None:
+        """Record that the send is stored in this transaction."""
+        self._indexes[self._sent(index, group_key)] = index
 
     def settle(self, connection: sqlite3.Connection, outcomes: list[int | Exception], now: int) -> None:
-        """Remember the ids once their messages have numbers. Raises StoreFullError."""
-        if not self._first:
+        """Store the ids, after the messages have numbers. Raises StoreFullError."""
+        if not self._indexes:
             return
-        numbers = {sent: outcomes[place] for sent, place in self._first.items()}
-        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
-        for place, sent in self._again:
-            outcomes[place] = numbers[sent]
+        numbers = {sent: outcomes[index] for sent, index in self._indexes.items()}
+        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        for index, sent in self._repeated:
+            outcomes[index] = numbers[sent]
 
-    def _sent(self, place: int, group_key: int) -> SendKey:
-        each = self._sends[place]
+    def _sent(self, index: int, group_key: int) -> SendKey:
+        each = self._sends[index]
         return SendKey(group_key, each.user_id, each.send_id)
 
 
-class Sending:
+class MessageSender:
     """Sends messages."""
 
     def __init__(self, store: Database, context: Context) -> None:
-        """Send by the clock of ``context``."""
+        """Use the clock and the quotas of ``context``."""
         self._store = store
         self._write = JointSend(context)
         self._context = context
 
     async def prepare(self, group_id: bytes, user_id: bytes, size: int) -> None:
-        """Have the quotas know what they need before a user sends ``size`` bytes to a group. Raises StoreError."""
+        """Load what the quotas need before a user sends ``size`` bytes to a group. Raises StoreError."""
         if self._context.quotas:
             await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
     def begin(self, sent: Send) -> "asyncio.Future[int] | None":
-        """Begin what ``send`` does, if nothing has to be read for it before; otherwise return None.
+        """Start to send a message, if nothing must be read before; otherwise return None.
 
-        Raises StoreError if the store is closed; all else is the future's.
+        Raises StoreError if the store is closed. The future has all other errors of ``send``.
         """
         if self._context.quotas:
             return None
         return self._store.begin_joint(self._write, sent, len(sent.body))
 
     async def send(self, sent: Send) -> int:
-        """Store a message and tell the others of it; return its number once it is durable.
+        """Store a message and notify the other members; return its number once it is durable.
 
-        Raises NotMemberError, BadRequestError if the group has too many that destroy themselves, TooManyRequestsError,
+        Raises NotMemberError, BadRequestError (too many self-destructing messages in the group), TooManyRequestsError,
         QuotaError or StoreError.
         """
         if self._context.quotas:
@@ -205,7 +205,7 @@ class Sending:
         return await self._store.write_joint(self._write, sent, len(sent.body))
 
 
-class ReadUpTo(NamedTuple):
+class ReadUpdate(NamedTuple):
     """A member has read everything up to the number ``up_to``."""
 
     group_id: bytes
@@ -214,14 +214,14 @@ class ReadUpTo(NamedTuple):
 
 
 class JointRead:
-    """Notes the receipts that wait at the same time, and starts their timers: a joint write."""
+    """A joint write that stores all waiting read receipts, and starts their timers."""
 
     def __init__(self, context: Context) -> None:
-        """Start timers as of the clock of ``context``."""
+        """Use the clock of ``context``."""
         self._context = context
 
-    def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpTo]) -> list[bool | Exception]:
-        """Note each receipt. Return whether some of it is left for another transaction, or a NotMemberError."""
+    def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpdate]) -> list[bool | Exception]:
+        """Store each receipt. Return for each whether another transaction is needed, or a NotMemberError."""
         outcomes: list[bool | Exception] = []
         room = timers.STARTED_AT_ONCE
         now = self._context.now()
@@ -239,19 +239,19 @@ class JointRead:
         return outcomes
 
 
-class Reading:
-    """Notes what members have read."""
+class ReadReceiptWriter:
+    """Stores read receipts."""
 
     def __init__(self, store: Database, context: Context) -> None:
-        """Start timers by the clock of ``context``."""
+        """Use the clock of ``context``."""
         self._store = store
         self._context = context
         self._write = JointRead(context)
 
-    async def read(self, receipt: ReadUpTo) -> None:
-        """Note a receipt, once it is durable, as far as it counts. Raises NotMemberError or StoreError.
+    async def read(self, receipt: ReadUpdate) -> None:
+        """Store a receipt, and return once it is durable. Raises NotMemberError or StoreError.
 
-        Most say nothing that has to be noted. Very much takes several transactions, so that others get their turn.
+        Most receipts change nothing. A large one takes several transactions, so that other writes are not delayed.
         """
         counted = await self._store.read(_counted, self._context, receipt)
         is_left = True
@@ -259,31 +259,28 @@ class Reading:
             is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD)
 
 
-def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpTo) -> ReadUpTo | None:
-    """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
+def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
+    """Return a receipt without messages in fetch gaps; None if it changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.needs_confirmation(member, receipt.up_to):
+    if not timers.is_news(member, receipt.up_to):
         return None
     up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
+    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
 
 
-class Fetching:
-    """Fetches pages: from memory, or else from the store and the archive."""
+class MessageFetcher:
+    """Fetches pages from the cache, or from the store and the archive."""
 
     def __init__(
         self, groups: GroupCache, store: Database, archive: Archive, context: Context, *, next_confirms: bool
     ) -> None:
-        """``groups``: what is remembered.
-
-        ``next_confirms``: a page counts as fetched only once its reader's next fetch says so, not when it has arrived.
-        """
+        """``groups``: the cache. ``next_confirms``: only the reader's next fetch confirms a page, not its arrival."""
         self._groups = groups
         self._store = store
         self._archive = archive
         self._context = context
         self._next_confirms = next_confirms
-        self._in_doubt = asyncio.Semaphore(READ_IN_DOUBT)
+        self._in_doubt = asyncio.Semaphore(MAX_READS_IN_DOUBT)
 
     async def page(
         self,
@@ -296,9 +293,9 @@ class Fetching:
         include_redacted: bool = False,
         next_confirms: bool = False,
     ) -> FetchedPage:
-        """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
+        """Return up to ``limit`` messages with numbers greater than ``after``: see ``read_cached`` and ``read``."""
         asked = group_id, user_id, after, limit, written_in
-        return self.at_hand(*asked, next_confirms=next_confirms) or await self.read(
+        return self.read_cached(*asked, next_confirms=next_confirms) or await self.read(
             *asked, include_redacted=include_redacted, next_confirms=next_confirms
         )
 
@@ -315,13 +312,13 @@ class Fetching:
     ) -> FetchedPage:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
-        ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
-        It is no transaction. Raises NotMemberError, StoreError or ArchiveError. Once a page with news has left,
-        and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
-        reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
+        ``include_redacted``: see ``store.messages.page``; the cache has no messages that are redacted for any reader.
+        ``next_confirms``: only the reader's next fetch confirms the page, as the operator may have set for all. Raises
+        NotMemberError, StoreError or ArchiveError. After sending a page with new messages, or its arrival if that
+        confirms it, call ``confirm``, also if the page never arrives.
         """
         clock, write = self._context.clock, page_writer.message_writer(written_in)
-        # Only a clock in doubt makes a page wait for a write before it leaves.
+        # While the clock is in doubt, a page may wait for a write before it is sent.
         async with self._in_doubt if clock.moment().in_doubt else contextlib.nullcontext():
             try:
                 found = await both_tiers.page(
@@ -332,11 +329,11 @@ class Fetching:
                 raise NotMemberError from None
             reader = self._groups.add_page(found, after, written_in)
             member, doubt, numbers = found.member, found.doubt, list[int]()
-            if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
+            if doubt.next is not None or member.missed_from:  # skip on the common path
                 numbers = [each.sequence_num for each in found.messages]
                 shown = {each.sequence_num for each in found.messages if not each.is_redacted}
                 if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
-                    # Before the page leaves: the reader's next fetch goes on beyond the gap.
+                    # Before the page is sent, since the reader's next fetch continues after the gap.
                     await self._store.write(fetch_gaps.note, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
@@ -344,7 +341,7 @@ class Fetching:
         page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
         return self._counted(page, next_confirms=next_confirms)
 
-    def at_hand(
+    def read_cached(
         self,
         group_id: bytes,
         user_id: bytes,
@@ -354,7 +351,7 @@ class Fetching:
         *,
         next_confirms: bool = False,
     ) -> FetchedPage | None:
-        """Return what ``read`` would, if it is remembered. Raises StoreError."""
+        """Return the page from the cache, or None. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         return self._counted(known, next_confirms=next_confirms) if known else None
 
@@ -362,14 +359,14 @@ class Fetching:
         if fetched.up_to == fetched.claimed:
             return fetched
         if not fetched.pieces:
-            # What its reader may not see is not waited for, and nothing is lost with an empty page.
+            # Losing an empty page does no harm, so it needs no confirmation.
             return fetched._replace(claimed=fetched.up_to)
         return fetched._replace(up_to=fetched.claimed) if next_confirms or self._next_confirms else fetched
 
     async def confirm(self, fetched: FetchedPage, *, has_arrived: bool) -> None:
-        """Note what the reader of a page has. Raises StoreError.
+        """Store what the reader of a page has fetched. Raises StoreError.
 
-        ``has_arrived``: whether the page has arrived, if it counts on arrival. What the reader has said to have counts
+        ``has_arrived``: whether the page has arrived, if that confirms it. What the reader's request confirmed counts
         in any case.
         """
         reader = fetched.reader

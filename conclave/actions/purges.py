@@ -1,4 +1,4 @@
-"""Purging a group for an operator: what is older than a time is hidden for ever, and erased by cleanup."""
+"""Purges a group for an operator: messages before a time are hidden for ever, and erased by cleanup."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -15,45 +15,44 @@ from conclave.store.resources.groups import GroupRow
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What a purge would take of a group."""
+class PurgePlan:
+    """What a purge of a group would hide and erase."""
 
     group: GroupRow
-    rehearsed: GroupImpact
+    impact: GroupImpact
     kept_commits: int
-    """How many commits in the hot store stay beside it, since the policy keeps them until every member has them."""
+    """How many commits in the hot store stay because the policy keeps them until every member has fetched them."""
 
 
-def plan(connection: sqlite3.Connection, context: Context, group: str, before: int) -> Planned:
-    """Find out what a purge would take now, by the policy in force. Raises NotFoundError.
+def plan(connection: sqlite3.Connection, context: Context, group: str, before: int) -> PurgePlan:
+    """Return what a purge would do now, under the policy in force. Raises NotFoundError.
 
     ``group``: id or name. ``before``: Unix seconds, exclusive.
     """
     group_id = lookup.group_id(connection, group)
     found = groups.find(connection, group_id or b"")
     if found is None:
-        raise NotFoundError(f"no such group: {group!r}; a deleted group is hidden already, and goes as a whole")
-    rehearsed = rehearsal.of_purge(connection, found, before, context.now())
-    return Planned(found, rehearsed, rehearsal.kept_of_purge(connection, found, before))
+        raise NotFoundError(f"no such group: {group!r}; a deleted group is already hidden, and all of it is erased")
+    impact = rehearsal.of_purge(connection, found, before, context.now())
+    return PurgePlan(found, impact, rehearsal.kept_of_purge(connection, found, before))
 
 
 def clock_fault(connection: sqlite3.Connection, context: Context) -> str:
-    """Return what is wrong with the clock, "" for nothing, and note it where the server looks for it."""
+    """Check the clock, store a fault for the server, and return the fault or ""."""
     return state.find_clock_fault(connection, context.clock.read())
 
 
 def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id: bytes, before: int) -> None:
-    """Hide what was created before the Unix second ``before``, for ever. Repeating it changes nothing.
+    """Hide for ever the messages created before the Unix second ``before``. Idempotent.
 
-    Members hear that something of the group has changed: what they have of it is to go too.
-
-    ``actor``: an operator, as the audit log names one. ``before`` counts as the present if it lies ahead. Raises
-    NotFoundError, and UntrustedClockError if the clock is wrong.
+    Members are notified that the group has changed, so that clients delete their copies. ``actor``: the operator, for
+    the audit log. ``before``: a future time counts as now. Raises NotFoundError, and UntrustedClockError if the clock
+    is wrong.
     """
     group = require_group(connection, group_id)
-    now = context.now()  # before the clock is looked at: a jump in between must not move a mark
+    now = context.now()  # before the clock is checked: a jump in between must not move a mark
     context.require_clock(connection)
-    before = min(before, now)  # a mark ahead would hide what is yet to come
+    before = min(before, now)  # a mark in the future would hide new messages
     marks.hide_before(connection, group.group_key, before)
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}

@@ -1,10 +1,9 @@
-"""Quotas: how fast users and groups may send, and how much they may store. Counted in memory, off unless set.
+"""Limits how fast users and groups send, and how much they store. Counts in memory; off unless configured.
 
-What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
-never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
-when it reaches the quota, it is measured again, at most once a minute, and each hour anyway. What is never refused,
-such as the commit of a member who leaves, counts too. So that no user stores without end by it, what comes before it
-may be refused: joining, and inviting. Nothing is kept over a restart.
+The first request measures the stored amount by a query; later sends are added. The count is never too low, except for
+writes that were in progress during the measurement. It is too high by what was erased since, so it is measured again
+when it reaches the quota, at most once a minute, and every hour. Messages that are never rejected, such as the commit
+of a leaving member, count too; to bound these, joining and inviting are checked. Counts do not survive a restart.
 """
 
 import asyncio
@@ -23,15 +22,15 @@ from conclave.store.views.storage_usage import StorageUsage
 
 MINUTE = 60
 
-MEASURED_AGAIN_SECONDS = 60
-"""What has reached its quota is measured again after at least 60 seconds."""
+MIN_REMEASURE_SECONDS = 60
+"""An owner at its quota is measured again after at least 60 seconds."""
 
-MEASURED_ANYWAY_SECONDS = 3600
-"""After an hour the next send has it measured again."""
+MAX_MEASURE_AGE_SECONDS = 3600
+"""The first send after an hour measures again."""
 
 
 class Owner(NamedTuple):
-    """Whose messages are counted: a user's or a group's, by id."""
+    """A user or group whose messages are counted."""
 
     owner_id: bytes
     is_user: bool
@@ -39,7 +38,7 @@ class Owner(NamedTuple):
 
 @dataclass
 class _Count:
-    """What an owner has stored, at most; ``measured_at``: seconds since the machine was started."""
+    """An upper bound on what an owner has stored. ``measured_at``: seconds since the machine was started."""
 
     messages: int
     body_bytes: int
@@ -47,10 +46,10 @@ class _Count:
 
 
 class Quotas:
-    """The quotas of one server. ``paces`` and ``full`` are asked under the write lock, the rest on the event loop."""
+    """The quotas of one server. Use ``paces`` and ``exceeded`` under the write lock, the rest on the event loop."""
 
     def __init__(self, limits: LimitsConfig, clock: Clock) -> None:
-        """Begin with nothing counted."""
+        """Start with empty counts."""
         self._limits = limits
         self._clock = clock
         self.paces = [
@@ -58,36 +57,36 @@ class Quotas:
             for most, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
             if most
         ]
-        """Each pace that is set, and whether it is that of users or of groups."""
+        """Each configured rate limit, and whether it applies to users or groups."""
         self._counts: OrderedDict[Owner, _Count] = OrderedDict()
         self._measuring = asyncio.Lock()
         self._measured: Owner | None = None
         self._since = StorageUsage(0, 0)
-        """What ``_measured`` was sent since its measurement began."""
+        """What ``_measured`` has stored since its measurement began."""
 
     async def prepare(self, store: Database, group_id: bytes, user_id: bytes, size: int) -> None:
-        """Measure what has to be known before a user sends ``size`` bytes to a group. Raises StoreError.
+        """Measure what is needed before a user sends ``size`` bytes to a group. Raises StoreError.
 
-        One measurement runs at a time, so that readers are left for others.
+        Measurements run one at a time, so as not to occupy all readers of the store.
         """
         limits = self._limits
         for owner, is_limited in (
             (Owner(user_id, is_user=True), limits.user_stored_bytes),
             (Owner(group_id, is_user=False), limits.group_stored_bytes or limits.group_stored_messages),
         ):
-            if is_limited and self._is_wanted(owner, size):
+            if is_limited and self._needs_measuring(owner, size):
                 async with self._measuring:
-                    if self._is_wanted(owner, size):  # it was not measured meanwhile
+                    if self._needs_measuring(owner, size):  # unless measured meanwhile
                         await self._measure(store, owner, user_id)
 
-    def require_few_groups(self, connection: sqlite3.Connection, user_id: bytes) -> None:
-        """Raise QuotaError if a user is an admin of as many groups as the operator allows."""
+    def require_group_quota(self, connection: sqlite3.Connection, user_id: bytes) -> None:
+        """Raise QuotaError if a user is an admin of the maximum number of groups."""
         most = self._limits.user_groups
         if most and storage_usage.groups_of_admin(connection, user_id) >= most:
-            raise QuotaError(f"you are an admin of as many groups as one user may be: {most:,}")
+            raise QuotaError(f"you are an admin of {most:,} groups, the maximum")
 
     def count_change(self, user_id: bytes) -> None:
-        """Count in a user's rate what is no message. Raises TooManyRequestsError, and counts nothing then."""
+        """Count a change in a user's rate. Raises TooManyRequestsError if it exceeds the rate, without counting it."""
         owner, now = Owner(user_id, is_user=True), self.now()
         for pace in (pace for pace, is_user in self.paces if is_user):
             if seconds := pace.wait(owner, now):
@@ -98,8 +97,8 @@ class Quotas:
         """Return the seconds since the machine was started."""
         return self._clock.read().since_boot
 
-    def full(self, owner: Owner, more: StorageUsage) -> QuotaError | None:
-        """Return how a message is refused that is the last of those that ``owner`` would store; None if it is not."""
+    def exceeded(self, owner: Owner, more: StorageUsage) -> QuotaError | None:
+        """Return an error if storing ``more`` would exceed the quota of ``owner``, otherwise None."""
         count, limits = self._counts.get(owner), self._limits
         if count is None:
             return None
@@ -110,7 +109,7 @@ class Quotas:
         return _refused(owner) if most_messages and count.messages + more.messages > most_messages else None
 
     def add(self, owner: Owner, more: StorageUsage) -> None:
-        """Count what was stored."""
+        """Add to the count of stored messages."""
         count = self._counts.get(owner)
         if count:
             count.messages += more.messages
@@ -118,14 +117,14 @@ class Quotas:
         if owner == self._measured:
             self._since = _sum(self._since, more)
 
-    def _is_wanted(self, owner: Owner, size: int) -> bool:
+    def _needs_measuring(self, owner: Owner, size: int) -> bool:
         count = self._counts.get(owner)
         if count is None:
             return True
         age = self.now() - count.measured_at
-        if age < MEASURED_AGAIN_SECONDS:
+        if age < MIN_REMEASURE_SECONDS:
             return False
-        return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, StorageUsage(1, size)) is not None
+        return age >= MAX_MEASURE_AGE_SECONDS or self.exceeded(owner, StorageUsage(1, size)) is not None
 
     async def _measure(self, store: Database, owner: Owner, sender: bytes) -> None:
         self._measured, self._since = owner, StorageUsage(0, 0)
@@ -145,13 +144,13 @@ class Quotas:
 
 
 class Sends:
-    """The sends of one transaction: asks for each whether it may be, and counts all of them once they are stored.
+    """Checks the sends of one transaction against quotas, and counts them once they are stored.
 
-    Until then nothing counts, so a transaction that has to begin anew may ask for the same sends again.
+    Until then nothing counts, so a repeated transaction may check the same sends again.
     """
 
     def __init__(self, quotas: Quotas) -> None:
-        """Begin with none."""
+        """Start without sends."""
         self._quotas = quotas
         self._now = quotas.now()
         self._admitted: dict[Owner, StorageUsage] = {}
@@ -160,9 +159,9 @@ class Sends:
     def refusal(
         self, group_id: bytes, user_id: bytes, size: int, *, is_commit: bool = False, must_fit: bool = True
     ) -> ApiError | None:
-        """Return how a member is refused who sends ``size`` bytes to a group; None if it may be.
+        """Return an error if sending ``size`` bytes to a group would exceed a quota, otherwise None.
 
-        ``is_commit``: it does not count in what the user has stored. ``must_fit``: it is refused for what is stored.
+        ``is_commit``: do not count it as stored by the user. ``must_fit``: check the storage quotas too.
         """
         user, group = Owner(user_id, is_user=True), Owner(group_id, is_user=False)
         for pace, is_user in self._quotas.paces:
@@ -177,7 +176,7 @@ class Sends:
             for owner in ((group,) if is_commit else (user, group))
         }
         for owner, more in storing.items():
-            refused = self._quotas.full(owner, more)
+            refused = self._quotas.exceeded(owner, more)
             if refused and must_fit:
                 return refused
         self._admitted |= storing
@@ -185,7 +184,7 @@ class Sends:
         return None
 
     def stored(self) -> None:
-        """Count what was admitted."""
+        """Count all accepted sends."""
         for pace, is_user in self._quotas.paces:
             for owner, count in self._paced.items():
                 if owner.is_user == is_user:
@@ -194,12 +193,12 @@ class Sends:
             self._quotas.add(owner, more)
 
     def add_to_rates(self, group_id: bytes, user_id: bytes) -> None:
-        """Count one more, also beyond the rates."""
+        """Count one more send, without checking the rates."""
         self._paced.update((Owner(user_id, is_user=True), Owner(group_id, is_user=False)))
         self.stored()
 
     def add_to_stored(self, group_id: bytes, size: int) -> None:
-        """Count a commit of ``size`` bytes, whether it fits or not."""
+        """Count a commit of ``size`` bytes as stored, without checking the quota."""
         self._admitted[Owner(group_id, is_user=False)] = StorageUsage(1, size)
         self.stored()
 
@@ -207,15 +206,15 @@ class Sends:
 def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int, *, is_commit: bool = True) -> None:
     """Raise TooManyRequestsError or QuotaError if a user may not store ``size`` bytes in a group now.
 
-    A join or an invite may store commits that are never refused, so these ask before. Nothing is counted.
-    ``is_commit``: it does not count in what the user has stored.
+    Call it before a join or an invite, whose later commits are never rejected. Counts nothing. ``is_commit``: do not
+    count it as stored by the user.
     """
     if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=is_commit)):
         raise refused
 
 
 def count_invite(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
-    """Count in the rates an invite, and the ``size`` bytes that wait with it as stored by its group and its inviter."""
+    """Count an invite in the rates, and its ``size`` bytes as stored by the group and the inviter."""
     if quotas:
         Sends(quotas).add_to_rates(group_id, user_id)
         for owner in (Owner(group_id, is_user=False), Owner(user_id, is_user=True)):
@@ -223,29 +222,29 @@ def count_invite(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
 
 
 def count_accepted(quotas: Quotas | None, group_id: bytes) -> None:
-    """Count the message that the commit of an accepted invite becomes. Its bytes were counted with the invite."""
+    """Count the commit message of an accepted invite. Its bytes were counted with the invite."""
     if quotas:
         quotas.add(Owner(group_id, is_user=False), StorageUsage(1, 0))
 
 
 def count_change(quotas: Quotas | None, user_id: bytes) -> None:
-    """Count in the user's rate a change of a policy: the audit log keeps it for years. Raises TooManyRequestsError.
+    """Count a change that the audit log records in the user's rate. Raises TooManyRequestsError.
 
-    Not in the rate of the group: no member who sends much keeps its admins from changing it.
+    It does not count in the group's rate, so that busy members do not keep admins from changing the group.
     """
     if quotas:
         quotas.count_change(user_id)
 
 
 def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
-    """Count a user's commit of ``size`` bytes that was stored without asking; 0: there was none."""
+    """Count a user's commit of ``size`` bytes that was stored without a check; 0: no commit."""
     if quotas and size:
         Sends(quotas).add_to_rates(group_id, user_id)
         Sends(quotas).add_to_stored(group_id, size)
 
 
-def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:
-    """Return the quotas that are set; None if none is."""
+def create_quotas(limits: LimitsConfig, clock: Clock) -> Quotas | None:
+    """Return the configured quotas; None if no quota is set."""
     of_quotas = (
         *(limits.user_sends_per_minute, limits.group_sends_per_minute, limits.user_stored_bytes),
         *(limits.group_stored_bytes, limits.group_stored_messages, limits.user_groups),
@@ -259,4 +258,4 @@ def _sum(one: StorageUsage, other: StorageUsage) -> StorageUsage:
 
 def _refused(owner: Owner) -> QuotaError:
     whose = "you have stored as much as one user may" if owner.is_user else "this group has stored as much as one may"
-    return QuotaError(f"{whose}: older messages have to go first")
+    return QuotaError(f"{whose}: wait until older messages are deleted")

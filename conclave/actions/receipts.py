@@ -1,4 +1,4 @@
-"""Receipts of what cleanup runs have erased: listing them, and checking their chain."""
+"""Lists the receipts of erased messages, and verifies their hash chain."""
 
 import sqlite3
 
@@ -10,9 +10,9 @@ __all__ = ["check_chain", "list_last"]
 
 
 def list_last(connection: sqlite3.Connection, limit: int, group: str | None) -> list[Receipt] | None:
-    """List the last ``limit`` receipts, the newest first. ``group``: only those of this one, by id or name.
+    """Return the last ``limit`` receipts, the newest first. ``group``: only its receipts, by id or name.
 
-    None if there is no such group.
+    Returns None if the group is unknown.
     """
     if group is None:
         return receipts.last(connection, limit)
@@ -21,9 +21,9 @@ def list_last(connection: sqlite3.Connection, limit: int, group: str | None) -> 
 
 
 def check_chain(connection: sqlite3.Connection, known: tuple[int, bytes] | None) -> tuple[Chain, bool]:
-    """Compute the chain again. ``known``: number and hash of an earlier receipt.
+    """Verify the chain. ``known``: number and hash of an earlier receipt.
 
-    Returns what was found, and whether the earlier receipt is there with that hash, or as old as those no longer kept.
+    Returns the chain, and whether the earlier receipt matches, or is older than the receipts that are kept.
     """
     chain = receipts.verify(connection)
     return chain, known is None or receipts.is_known(connection, *known)

@@ -1,4 +1,4 @@
-"""Registration tokens, for operators: each change is in the audit log. Who registers uses them by ``accounts``."""
+"""Adds and revokes registration tokens for operators. Each change is recorded in the audit log."""
 
 import sqlite3
 
@@ -8,13 +8,13 @@ from conclave.store.resources import audit, registration_tokens
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.registration_tokens import RegistrationToken, is_alive, list_all
 
-__all__ = ["LONGEST_NOTE", "MOST_USES", "RegistrationToken", "add", "is_alive", "list_all", "revoke"]
+__all__ = ["MAX_NOTE_LENGTH", "MAX_USES", "RegistrationToken", "add", "is_alive", "list_all", "revoke"]
 
-LONGEST_NOTE = 1000
-"""A note has at most 1,000 characters."""
+MAX_NOTE_LENGTH = 1000
+"""The most characters of a note."""
 
-MOST_USES = 1_000_000
-"""A token opens at most 1,000,000 accounts."""
+MAX_USES = 1_000_000
+"""The most accounts that one token can create."""
 
 
 def add(
@@ -22,23 +22,23 @@ def add(
     context: Context,
     actor: str,
     token_hash: bytes,
-    most_uses: int,
+    max_uses: int,
     lifetime: int,
     note: str,
 ) -> RegistrationToken:
-    """Add a token that opens ``most_uses`` accounts (1 .. MOST_USES) within ``lifetime`` seconds."""
+    """Add a token that can create ``max_uses`` accounts (1 to MAX_USES) within ``lifetime`` seconds."""
     now = context.now()
-    added = registration_tokens.add(connection, token_hash, most_uses, now, lifetime, actor, note)
-    details = {"token": added.token_id, "uses": most_uses, "expires_at": added.expires_at, "note": note}
+    added = registration_tokens.add(connection, token_hash, max_uses, now, lifetime, actor, note)
+    details = {"token": added.token_id, "uses": max_uses, "expires_at": added.expires_at, "note": note}
     audit.note(connection, now, actor, AuditAction.TOKEN_ADDED, details=details)
     return added
 
 
 def revoke(connection: sqlite3.Connection, context: Context, actor: str, token_id: int) -> RegistrationToken:
-    """Remove a token, so that no user can register with it any more, and return it. Raises NotFoundError."""
+    """Remove a token and return it. Raises NotFoundError."""
     removed = registration_tokens.remove(connection, token_id)
     if removed is None:
-        raise NotFoundError(f"no such token: {token_id}; `conclave invite-token list` prints them")
+        raise NotFoundError(f"no such token: {token_id}; see `conclave invite-token list`")
     details = {"token": token_id, "used": removed.uses, "note": removed.note}
     audit.note(connection, context.now(), actor, AuditAction.TOKEN_REVOKED, details=details)
     return removed

@@ -1,8 +1,8 @@
-"""Brings a restored copy of the database to where it undoes nothing that the ledger tells of.
+"""Replays the ledger on a restored copy of the database, so that the restore undoes no deletion.
 
-Each change has a number, and a copy knows its last one: entries with greater numbers are news to it. They tell how
-things were when the ledger was last written, so the last entry of each thing is carried out. What was deleted gets the
-tombstone that its deletion would write, and the first run erases it. What came after the copy is not brought back.
+Each change has a number, and a copy stores the number of its last change, so entries with greater numbers are new to
+it. Entries record states, so only the last entry of each subject is applied. Deleted groups and accounts get their
+tombstones, and the first run erases their messages. What was created after the copy was made is not restored.
 """
 
 import sqlite3
@@ -35,26 +35,26 @@ from conclave.store.resources import (
 from conclave.store.resources.taken_back import TakenBack
 
 NUMBERS = 2**32
-"""After each restore the numbers of a group's messages begin again at the next multiple of 2^32.
+"""After each restore, the message numbers of all groups continue at the next multiple of 2^32.
 
-Numbers that were given after the copy was made are unknown. Clients ask for what comes after the last one that they
-have seen, so no number may be used again.
+Clients fetch messages after the last number that they have seen, so no number may be reused, and the numbers that were
+assigned after the copy was made are unknown.
 """
 
-MOST_RESTORES = bodies.LAST_NUMBER // NUMBERS
-"""A number has 40 bits, so a database can be restored 255 times, each from a copy that was made after the last time."""
+MAX_RESTORES = bodies.LAST_NUMBER // NUMBERS
+"""A number has 40 bits, so a database can be restored at most 255 times in a row."""
 
-HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
+RESTORED_HOLD_REASON = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
 
 @dataclass
-class Replayed:
-    """What was done to a restored copy.
+class ReplayResult:
+    """The changes to a restored copy.
 
-    ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
-    after the copy was made: its user cannot log in until an operator sets a new one. ``until``: up to when the ledger
-    told of changes, Unix seconds; 0 if there was none. ``flaw``: why it does not tell of everything since the copy; ""
-    if it does.
+    ``counts``: how many objects of each kind were changed. ``locked``: the names of accounts whose password was changed
+    after the copy was made; they cannot log in until an operator sets a new password. ``until``: the Unix second up to
+    which the ledger has changes; 0 without a ledger. ``flaw``: why the ledger is incomplete since the copy; "": it is
+    complete.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Replayed:
 
 
 class IncompleteError(LedgerError):
-    """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
+    """The ledger is incomplete, so a restored copy may undo deletions. An operator may proceed nevertheless."""
 
 
 def replay(
@@ -73,38 +73,38 @@ def replay(
     now: int,
     blocks: Iterable[tuple[bytes, int]] = (),
     *,
-    despite: bool = False,
-) -> Replayed:
-    """Have a restored copy bring back nothing that was hidden, ended or taken away since it was made.
+    accept_incomplete: bool = False,
+) -> ReplayResult:
+    """Apply to a restored copy all changes of the ledger since it was made. Idempotent.
 
-    No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
-    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``blocks``: those of the key file, which tell of
-    restores that a lost ledger cannot tell of. ``despite``: go on although the ledger is missing, damaged, or does not
-    reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``, and LedgerError.
+    No server or run may use the copy meanwhile. Uses the caller's transaction, or a new one. ``path``: of the ledger.
+    ``now``: Unix seconds. ``blocks``: those of the key file, which show former restores even if the ledger was lost.
+    ``accept_incomplete``: proceed if the ledger is missing, damaged, or does not reach back to the copy; then deletions
+    that it lacks are undone. Raises LedgerError, and IncompleteError unless ``accept_incomplete``.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
         standing = changes.standing(connection)
-        found, end, flaw = _looked_at(path, standing)
-        if flaw and not despite:
+        found, end, flaw = _inspect(path, standing)
+        if flaw and not accept_incomplete:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
         number = max(standing.restored, found.restored if found else 0, _restores_in(blocks)) + 1
-        if number > MOST_RESTORES:
-            raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
-        # Nor has any change of another history the number of one of this one.
+        if number > MAX_RESTORES:
+            raise LedgerError(f"{path}: a database can be restored at most {MAX_RESTORES} times")
+        # Change numbers must not collide with those of another history either.
         changes.number_anew(connection, max(known, number * NUMBERS))
-        # Copies from before this restore need what the ledger lacks.
+        # Copies made before this restore need the missing entries.
         lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
-        told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
-        done = _carry_out(connection, told, now)
+        entries = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
+        done = _apply(connection, entries, now)
         done.until, done.flaw = found.until if found else 0, flaw
         if settings := state.stored_policy(connection):
-            marks.write(connection, settings)  # what admins had set came back with the marks
-        _take_back(connection, done)
-        _leave_numbers(connection, number)
+            marks.write(connection, settings)  # the settings of admins were restored with the marks
+        _drop_credentials(connection, done)
+        _skip_numbers(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
         restore = LedgerEntry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
@@ -113,63 +113,60 @@ def replay(
 
 
 def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
-    """Return the number of the last restore after which bodies were stored that live."""
+    """Return the number of the last restore that was followed by a body that still has a key."""
     return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
 
 
 def require_complete(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise LedgerError if ``replay`` would for this copy. Nothing is changed."""
-    _, _, flaw = _looked_at(path, changes.standing(connection))
+    """Raise LedgerError if ``replay`` would for this copy. Changes nothing."""
+    _, _, flaw = _inspect(path, changes.standing(connection))
     if flaw:
         raise IncompleteError(f"{path}: {flaw}")
 
 
-def _looked_at(path: Path, standing: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
-    """Return what the ledger is, see ``branches.own_end``, and what it lacks, "" for nothing. Raises LedgerError."""
+def _inspect(path: Path, standing: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
+    """Return the ledger, its last own change (see ``branches.own_end``), and its flaw or "". Raises LedgerError."""
     found = _found(path, standing)
     end = changes.own_end(path, standing, found.last_change) if found else None
     return found, end, _flaw(found, standing, end)
 
 
 def _found(path: Path, standing: LedgerState) -> LedgerContents | None:
-    """Return what the ledger is. Raises LedgerError if it is not that of the copy."""
+    """Return the ledger, or None. Raises LedgerError if it belongs to another database."""
     found = book.look(path)
     if found and found.ledger_id != standing.ledger_id:
         raise LedgerError(
-            f"{path}: is the ledger of another database; if the backup was made before this database had a ledger, move"
-            " it away"
+            f"{path}: this is the ledger of another database; if the backup was made before this database had a ledger,"
+            " move it away"
         )
     return found
 
 
 def _flaw(found: LedgerContents | None, standing: LedgerState, end: int | None) -> str:
-    """Return in one line why the ledger does not tell of everything since the copy; "" if it does.
-
-    ``end``: see ``branches.own_end``.
-    """
+    """Return in one line why the ledger is incomplete since the copy, or "". ``end``: see ``branches.own_end``."""
     if found is None:
-        return "there is no ledger, so what was deleted since the backup would come back"
+        return "there is no ledger, so deletions since the backup would be undone"
     if found.damage:
-        return f"the ledger {found.damage}, so something that was deleted since the backup may come back"
+        return f"the ledger {found.damage}, so deletions since the backup may be undone"
     if found.last_change < standing.written:
         return (
-            "the ledger knows less than this backup: it lacks its end, or was replaced by an older one, so something"
-            " that was deleted since may come back"
+            "the ledger is older than this backup: it is truncated, or was replaced by an older one, so deletions since"
+            " the backup may be undone"
         )
     if standing.counter < found.complete_after:
-        return "the ledger does not reach back to this backup, so something that was deleted since may come back"
+        return "the ledger does not reach back to this backup, so deletions since the backup may be undone"
     if end is not None:
         return (
-            "an older backup was restored since, and used: what has ended on that one need not have ended here, and the"
-            " ledger cannot tell what does"
+            "an older backup was restored and used since: its deletions may not apply to this backup, and the ledger"
+            " does not distinguish them"
         )
-    if strange := sorted(found.kinds - _KINDS):
-        return f"the ledger tells of {strange[0]!r}, which this program does not know: use a newer Conclave"
+    if unknown := sorted(found.kinds - _KINDS):
+        return f"the ledger has entries of the unknown kind {unknown[0]!r}: use a newer version of Conclave"
     return ""
 
 
-def _carry_out(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], now: int) -> Replayed:
-    """Carry out the last entry of each thing; of a reader all."""
+def _apply(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], now: int) -> ReplayResult:
+    """Apply the last entry of each subject, and all entries of readers."""
     last: dict[str, dict[int | str, LedgerEntry]] = {}
     read: list[LedgerEntry] = []
     for entry in entries:
@@ -177,17 +174,17 @@ def _carry_out(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], n
             read.append(entry)
         else:
             last.setdefault(entry.kind, {})[entry.subject] = entry
-    done = Replayed()
+    done = ReplayResult()
     for name, kind, step in _STEPS:
         chosen = read if kind == READ else last.get(kind, {}).values()
         done.counts[name] = sum(step(connection, entry, now, done) for entry in chosen)
         reach("ledger.step_replayed")
-    _end_untold(connection, {entry.subject for entry in read})
+    _end_missing_timers(connection, {entry.subject for entry in read})
     _keep_admins(connection)
     return done
 
 
-def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM holds WHERE hold_id = ?", (entry.subject,))
     group_key, subject_id, at = (
@@ -202,18 +199,18 @@ def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
         " ifnull((SELECT username FROM users WHERE ?2 IS NULL AND user_id = ?3), '')), ?4, ?5, ?6"
         " WHERE NOT EXISTS (SELECT 1 FROM holds WHERE hold_id = ?1) AND (?2 IS NULL OR EXISTS (SELECT 1 FROM groups"
         " WHERE group_key = ?2) OR EXISTS (SELECT 1 FROM tombstones WHERE group_key = ?2))",
-        (entry.subject, group_key, subject_id, HELD_AGAIN, audit.SERVER, at),
+        (entry.subject, group_key, subject_id, RESTORED_HOLD_REASON, audit.SERVER, at),
     )
 
 
-def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
+def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = stored_groups.by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         groups.end(connection, found, now)
     return found is not None
 
 
-def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE members SET role = ?1 WHERE member_id = ?2 AND role != ?1",
@@ -221,14 +218,14 @@ def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
     )
 
 
-def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
+def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = memberships.by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         members.end_and_withdraw(connection, found, now)
     return found is not None
 
 
-def _account_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
+def _account_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = (
         entry.state is None and connection.execute("SELECT 1 FROM users WHERE user_id = ?", (_id(entry),)).fetchone()
     )
@@ -237,7 +234,7 @@ def _account_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, 
     return bool(found)
 
 
-def _disabled(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _disabled(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE users SET disabled = ?1 WHERE user_id = ?2 AND disabled != ?1",
@@ -245,8 +242,8 @@ def _disabled(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Re
     )
 
 
-def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, done: Replayed) -> bool:
-    """Lock an account: with the former password its user must not get in."""
+def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, done: ReplayResult) -> bool:
+    """Lock an account whose password was changed: the former password must not be valid again."""
     row = connection.execute(
         "UPDATE users SET password_hash = '' WHERE user_id = ? RETURNING username", (_id(entry),)
     ).fetchone()
@@ -255,7 +252,7 @@ def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, done: 
     return row is not None
 
 
-def _ban(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _ban(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM bans WHERE ban_key = ?", (entry.subject,))
     return _changed(
@@ -267,14 +264,14 @@ def _ban(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replaye
     )
 
 
-def _invite(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _invite(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     found = invites.dead(connection, int(entry.subject), FOREVER)
     if found:
         invites.remove(connection, [found])
     return found is not None
 
 
-def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     rows = connection.execute(
         "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
     ).fetchall()
@@ -282,11 +279,11 @@ def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Rep
     return bool(rows)
 
 
-def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
-    """Set the marks and the policy of a group: together they decide what is hidden.
+def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
+    """Set the marks and the policy of a group, which together decide what is hidden.
 
-    ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch. Who has set the expiry is not
-    known if that account is not there.
+    ``floor_seq`` may fall, since it restarts when a group enters delete-after-fetch. ``expiry_set_by`` becomes null if
+    the copy does not have that account.
     """
     return entry.state is not None and _changed(
         connection,
@@ -299,10 +296,10 @@ def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
     )
 
 
-def _read(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
-    """Start the timers of a reader again, as they were: what had ended for the reader has ended.
+def _read(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
+    """Restore the timers of a reader, including those that have ended.
 
-    An entry may tell again of one that an earlier entry, or the copy, has by a clock that was wrong.
+    An entry may correct a timer of an earlier entry, or of the copy, that was set by a wrong clock.
     """
     if entry.state is None:
         return False
@@ -320,11 +317,10 @@ def _read(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
     )
 
 
-def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str]) -> None:
-    """End the timers of readers that the ledger does not know, although it knows that they have read the messages.
+def _end_missing_timers(connection: sqlite3.Connection, readers: Iterable[int | str]) -> None:
+    """End the timers that the ledger lacks of messages that it knows to be read.
 
-    While it could not be written, such a message was erased, and its timers went with it. Or it was too old when it was
-    read, and is hidden in any case.
+    Such a message was erased with its timers while the ledger could not be written, or was too old when it was read.
     """
     connection.executemany(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
@@ -334,7 +330,7 @@ def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str]) ->
     )
 
 
-def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     group_key, number = map(int, str(entry.subject).split(":"))
     return _changed(
         connection,
@@ -343,18 +339,15 @@ def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
     )
 
 
-def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
-    """Take a message back that the copy has. Its group's members are told once more."""
+def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
+    """Take back a message of the copy. Its group's members are notified again."""
     group_key, number = map(int, str(entry.subject).split(":"))
     is_there = stored_groups.by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
     return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
 
 
-def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
-    """Have the next start settle what the last settings have hidden, not what those of the copy would have.
-
-    What earlier settings had called too old is so at once.
-    """
+def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
+    """Restore the last settings, for the next start to settle marks by, and what earlier settings made too old."""
     if entry.state is None:
         return False
     too_old_before = entry.state["too_old_before"]
@@ -366,7 +359,7 @@ def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Re
     )
 
 
-def _alive(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
+def _alive(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE server_state SET last_alive = max(last_alive, ?1), acted_until = max(acted_until, ?1)",
@@ -374,7 +367,7 @@ def _alive(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
     )
 
 
-_Step = Callable[[sqlite3.Connection, LedgerEntry, int, Replayed], bool]
+_Step = Callable[[sqlite3.Connection, LedgerEntry, int, ReplayResult], bool]
 
 _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("holds", "hold", _hold),
@@ -395,15 +388,15 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("settings", SETTINGS, _settings),
     ("alive", ALIVE, _alive),
 )
-"""What is done with the entries of each kind, in this order, and how it is counted."""
+"""The steps in order: the name of their count, the kind of entry, and the function."""
 
 _KINDS = {RESTORE, *(kind for _, kind, _ in _STEPS)}
 
 
-def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
-    """End all sessions and registration tokens, and drop all key packages.
+def _drop_credentials(connection: sqlite3.Connection, done: ReplayResult) -> None:
+    """End all sessions and registration tokens, and delete all key packages.
 
-    Which of them ended, were used or were handed out is told nowhere.
+    The ledger does not record which of them were ended or used.
     """
     done.counts["sessions"] = connection.execute("DELETE FROM sessions").rowcount
     done.counts["registration_tokens"] = connection.execute("DELETE FROM registration_tokens").rowcount
@@ -413,15 +406,15 @@ def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
 
 
 def _keep_admins(connection: sqlite3.Connection) -> None:
-    """Make a member admin where all admins are gone, or have joined after the copy was made: see HEIR of members."""
+    """Make a member admin in each group without one, because its admins left, or joined after the copy was made."""
     connection.execute(
         f"UPDATE members SET role = 'admin' WHERE member_id IN (SELECT {memberships.HEIR} FROM members"
         " JOIN users USING (user_id) GROUP BY group_key HAVING max(role = 'admin') = 0)"
     )
 
 
-def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
-    """Have messages from here on get numbers that no message had: see NUMBERS. Who had fetched all still has."""
+def _skip_numbers(connection: sqlite3.Connection, restore: int) -> None:
+    """Skip the numbers that may have been used, see NUMBERS. Members who had fetched everything still have."""
     begin = {"begin": restore * NUMBERS}
     connection.execute(
         "UPDATE members SET watermark = :begin WHERE watermark < :begin AND watermark ="

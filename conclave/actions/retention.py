@@ -1,4 +1,4 @@
-"""How long the messages of a group live, and what a change of that would hide."""
+"""Returns how long the messages of a group live, and what a change would hide."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -19,26 +19,26 @@ from conclave.store.resources import members, taken_back
 from conclave.store.resources.groups import GroupChanges, expiry_setter
 
 CONCURRENT_REHEARSALS = 1
-"""At most 1 change is rehearsed at a time: most readers of the store, and most of the machine, are left to others."""
+"""Rehearsals run one at a time, so as to leave readers of the store and processors to other requests."""
 
 DEFAULT = "*"
-"""Stands for the groups without a policy of their own, in the answer to how the server is configured."""
+"""The key of the default policy in the response for the server's configuration."""
 
-MOST_MILLISECONDS = 2**53 - 1
-"""The greatest integer that every JSON reader takes. A longer lifetime is told as this one."""
+MAX_MILLISECONDS = 2**53 - 1
+"""The greatest integer that every JSON parser represents exactly. Longer lifetimes are reported as this one."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long the messages of a group live. Lifetimes: KEEP, AFTER_FETCH or seconds.
+    """The retention of a group. Lifetimes: KEEP, AFTER_FETCH or seconds.
 
-    ``server_retention_seconds`` and ``group_expiry_seconds``: both layers, as set. ``effective_expiry_seconds``: what
-    counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
-    ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
-    created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
-    ``taken_back``: numbers of messages that were taken back, at most 1,000, ascending: the last that were, or those
-    that were asked for. ``more``: whether there are others, or others follow. ``expiry_set_by``: the admin who has set
-    ``group_expiry_seconds``; empty if that is not known.
+    ``server_retention_seconds`` and ``group_expiry_seconds``: the settings of server and group.
+    ``effective_expiry_seconds``: the lifetime in force. ``min_lifetime_seconds``: nothing younger is erased; 0: no
+    bound. ``policy_source``: a ``Source``. ``held_by``: for admins, the members who have not yet fetched messages.
+    ``hidden_before``: messages created before this Unix second are hidden for ever, by a purge or a former policy; 0:
+    no messages. ``taken_back``: at most 1,000 numbers of messages that were taken back, ascending: the latest, or the
+    requested ones. ``more``: whether there are others. ``expiry_set_by``: the admin who set ``group_expiry_seconds``;
+    empty if unknown.
     """
 
     server_retention_seconds: int
@@ -58,9 +58,9 @@ class Retention:
 def policy(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, taken_back_after: int | None
 ) -> Retention:
-    """Return how long messages of a group live. Raises NotMemberError.
+    """Return the retention of a group. Raises NotMemberError.
 
-    ``taken_back_after``: only what was taken back of greater numbers; None: what was taken back last.
+    ``taken_back_after``: list taken back messages with greater numbers; None: the latest withdrawals.
     """
     member = require_member(connection, context, group_id, user_id)
     group = member.group
@@ -92,7 +92,7 @@ Bounds = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the operator has set, in milliseconds, as MSC1763 has it: what is not set has no key."""
+    """The operator's settings, in milliseconds, as in MSC1763. Unset values have no key."""
 
     policies: Mapping[str, dict[str, int]]
     limits: Bounds
@@ -103,9 +103,9 @@ def configuration(connection: sqlite3.Connection, context: Context, user_id: byt
     settings = context.policy
     own = [each for each in settings.overrides if members.membership(connection, each, user_id)]
     default = _lifetimes(settings.of_setting(KEEP, KEEP))
-    told = {DEFAULT: default} if default else {}
-    told |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own}
-    return Configuration(told, _limits(settings))
+    policies = {DEFAULT: default} if default else {}
+    policies |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own}
+    return Configuration(policies, _limits(settings))
 
 
 def _lifetimes(policy: GroupPolicy) -> dict[str, int]:
@@ -118,21 +118,21 @@ def _limits(settings: PolicySettings) -> Bounds:
         return _in_milliseconds({"min": limit.min, "max": limit.max})
 
     found = {"min_lifetime": settings.limits.min_lifetime, "max_lifetime": settings.limits.max_lifetime}
-    return {name: told for name, limit in found.items() if (told := bounds(limit))}
+    return {name: values for name, limit in found.items() if (values := bounds(limit))}
 
 
 def _in_milliseconds(seconds: Mapping[str, int]) -> dict[str, int]:
-    return {name: min(each * 1000, MOST_MILLISECONDS) for name, each in seconds.items() if each != KEEP}
+    return {name: min(each * 1000, MAX_MILLISECONDS) for name, each in seconds.items() if each != KEEP}
 
 
 class Rehearsals:
-    """Rehearses changes of groups: what they hide, in the hot store and in the archive. Only its caller waits for one.
+    """Rehearses changes of groups, in the hot store and in the archive.
 
-    Users take turns. However often one of them asks, others come next.
+    Users take turns, so frequent requests of one user do not delay others.
     """
 
     def __init__(self, store: Database, archive: Archive, context: Context) -> None:
-        """Rehearse by the clock and the settings of ``context``."""
+        """Use the clock and the settings of ``context``."""
         self._store = store
         self._archive = archive
         self._context = context
@@ -140,14 +140,14 @@ class Rehearsals:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for their turn."""
+        """The number of callers that wait for their turn."""
         return self._turns.waiting
 
     async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> MessageTotals:
-        """Return what expires at once if ``changes`` are made now.
+        """Return what ``changes`` would hide at once.
 
-        Where the archive cannot be read, a part of which only some expires counts as a whole: the change must not wait
-        for an archive that is broken. Raises what ``groups.update`` raises, and UnavailableError if too many wait.
+        If the archive cannot be read, returns an upper bound: a broken archive must not block the change. Raises what
+        ``groups.update`` raises, and UnavailableError if too many callers wait.
         """
         async with self._turns.turn(user_id):
             while True:

@@ -1,4 +1,4 @@
-"""A user's sessions: listing and ending them. With a session its streams end."""
+"""Lists and ends a user's sessions. The streams of a session end with it."""
 
 import sqlite3
 
@@ -25,9 +25,9 @@ def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> 
 
 
 def end_all(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """End every session of a user.
+    """End all sessions of a user.
 
-    The news name each session. They may come late, by the outbox; a session that began meanwhile goes on.
+    Announces each session by id: an announcement may be delayed in the outbox, and must not end newer sessions.
     """
     for session_id in sessions.remove_all(connection, user_id):
         end_streams(connection, user_id, session_id)

@@ -1,4 +1,4 @@
-"""Taking a message back: it is redacted for everybody at once, and erased by the next run that may."""
+"""Takes messages back: they are redacted for everyone at once, and erased by the next run that may."""
 
 import sqlite3
 from dataclasses import replace
@@ -24,10 +24,10 @@ from conclave.store.resources.members import Membership
 from conclave.store.resources.taken_back import TakenBack
 
 
-class Wish(NamedTuple):
-    """That a user wants a message taken back. ``admins_may``: whether admins may do so with what others have sent.
+class TakeBackRequest(NamedTuple):
+    """A user's request to take a message back.
 
-    ``dry_run``: nothing is to change.
+    ``admins_may``: whether admins may take back messages of others. ``dry_run``: only check, change nothing.
     """
 
     group_id: bytes
@@ -37,89 +37,92 @@ class Wish(NamedTuple):
     dry_run: bool = False
 
 
-class _Found(NamedTuple):
-    """What is known of a message before anything is written. ``archived``: where to look for it; None: nowhere."""
+class _Located(NamedTuple):
+    """A message in the hot store, or where to read it from the archive. Both None: it does not exist."""
 
-    sent: MessageFacts | None
+    facts: MessageFacts | None
     archived: Stretch | None
 
 
-class TakingBack:
-    """Takes messages back, in whichever tier they are."""
+class Withdrawals:
+    """Takes messages back, in the hot store and in the archive."""
 
     def __init__(self, store: Database, archive: Archive, context: Context) -> None:
-        """``context``: its clock decides what may still be seen."""
+        """``context``: its clock decides which messages are visible."""
         self._store = store
         self._archive = archive
         self._context = context
 
-    async def take_back(self, wish: Wish) -> None:
-        """Take a message back, once that is durable; of one that was taken back before nothing changes.
+    async def take_back(self, request: TakeBackRequest) -> None:
+        """Take a message back, and return once that is durable. Idempotent.
 
-        Raises NotMemberError, NotFoundError for what the user cannot see, NotSenderError, BadRequestError for a commit
-        or if the group has too many, TooManyRequestsError, ClockInDoubtError, ArchiveError or StoreError.
+        Raises NotMemberError, NotFoundError for a message that the user cannot see, NotSenderError, BadRequestError for
+        a commit or if the group has too many withdrawals, TooManyRequestsError, ClockInDoubtError, ArchiveError or
+        StoreError.
         """
         while True:
-            found = await self._store.read(_look, self._context, wish)
-            sent = found.sent
-            if found.archived:
-                sent = await self._archive.find(found.archived)
-                if await self._store.read(stretches.relaid) != found.archived.relaid:
-                    continue  # it may have been read from where it no longer was
-            # Nothing of what is known of a message changes, wherever it is by now.
-            in_database = self._store.read if wish.dry_run else self._store.write
-            await in_database(take_back, self._context, wish, sent)
+            located = await self._store.read(_locate, self._context, request)
+            sent = located.facts
+            if located.archived:
+                sent = await self._archive.find(located.archived)
+                if await self._store.read(stretches.relaid) != located.archived.relaid:
+                    continue  # it may have moved back before it was read
+            # The message may move between the tiers meanwhile, but its facts do not change.
+            in_database = self._store.read if request.dry_run else self._store.write
+            await in_database(take_back, self._context, request, sent)
             return
 
 
-def _look(connection: sqlite3.Connection, context: Context, wish: Wish) -> _Found:
-    group = require_member(connection, context, wish.group_id, wish.user_id).group
-    if wish.number > group.archived_seq:
-        return _Found(messages.find_sent(connection, group.group_key, wish.number), None)
+def _locate(connection: sqlite3.Connection, context: Context, request: TakeBackRequest) -> _Located:
+    group = require_member(connection, context, request.group_id, request.user_id).group
+    if request.number > group.archived_seq:
+        return _Located(messages.find_sent(connection, group.group_key, request.number), None)
     view = visibility.of_group(connection, group, context.clock.moment().earliest)
-    found = stretches.stretch(connection, group, wish.number - 1, view, include_redacted=True)
-    parts = [part for part in found.parts if part.first_seq <= wish.number] if found else []
+    found = stretches.stretch(connection, group, request.number - 1, view, include_redacted=True)
+    parts = [part for part in found.parts if part.first_seq <= request.number] if found else []
     if not (found and parts):
-        return _Found(None, None)
-    return _Found(None, replace(found, after=wish.number - 1, border=wish.number, parts=parts))
+        return _Located(None, None)
+    return _Located(None, replace(found, after=request.number - 1, border=request.number, parts=parts))
 
 
-def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent: MessageFacts | None) -> None:
-    """Take a message back of which ``sent`` is known; None: it is in neither tier.
+def take_back(
+    connection: sqlite3.Connection, context: Context, request: TakeBackRequest, sent: MessageFacts | None
+) -> None:
+    """Take a message back. ``sent``: the message, or None if it does not exist.
 
-    Raises as ``TakingBack.take_back`` does.
+    Raises the errors of ``Withdrawals.take_back``.
     """
-    member = require_member(connection, context, wish.group_id, wish.user_id)
+    member = require_member(connection, context, request.group_id, request.user_id)
     group, now = member.group, context.now()
-    former = taken_back.find(connection, group.group_key, wish.number)
-    is_there = sent is not None and taken_back.is_stored(connection, group.group_key, wish.number)
-    if former and former.taken_by == wish.user_id and (former.is_erased or not is_there):
+    former = taken_back.find(connection, group.group_key, request.number)
+    is_there = sent is not None and taken_back.is_stored(connection, group.group_key, request.number)
+    if former and former.taken_by == request.user_id and (former.is_erased or not is_there):
         return
     if sent is None or not is_there:
         raise NotFoundError("no such message")
-    _require_seen(connection, group, wish.number, sent, context.clock.moment())
-    is_own = sent.sender_id == wish.user_id
-    if not is_own and not (wish.admins_may and member.role == "admin"):
+    _require_seen(connection, group, request.number, sent, context.clock.moment())
+    is_own = sent.sender_id == request.user_id
+    if not is_own and not (request.admins_may and member.role == "admin"):
         raise NotSenderError
     if sent.is_commit:
-        raise BadRequestError("a commit cannot be taken back: the others need it to go on")
+        raise BadRequestError("a commit cannot be taken back: other members need it")
     if former:
         return
     if group.taken_back_count >= taken_back.MOST:
-        raise BadRequestError("the group has too many messages that were taken back: some have to be erased first")
-    if wish.dry_run:
+        raise BadRequestError("the group has too many messages that were taken back: wait until some are erased")
+    if request.dry_run:
         return
-    quotas.count_change(context.quotas, wish.user_id)
-    taken_back.add(connection, group.group_key, wish.number, TakenBack(now, wish.user_id))
-    _note(connection, member, wish.number, sent, now)
+    quotas.count_change(context.quotas, request.user_id)
+    taken_back.add(connection, group.group_key, request.number, TakenBack(now, request.user_id))
+    _note(connection, member, request.number, sent, now)
 
 
 def _require_seen(
     connection: sqlite3.Connection, group: GroupRow, number: int, sent: MessageFacts, moment: Moment
 ) -> None:
-    """Raise NotFoundError unless members may see a message, be it redacted.
+    """Raise NotFoundError unless members may see the message, possibly redacted.
 
-    Raises ClockInDoubtError for what only a clock in doubt hides.
+    Raises ClockInDoubtError if only a clock in doubt hides it.
     """
     by_deleted = (
         not sent.is_commit
@@ -135,7 +138,7 @@ def _require_seen(
 
 
 def _note(connection: sqlite3.Connection, member: Membership, number: int, sent: MessageFacts, now: int) -> None:
-    """Note in the audit log who has taken back what."""
+    """Record the withdrawal in the audit log."""
     is_own, name = sent.sender_id == member.user_id, users.find(connection, member.user_id)
     details = {"sequence_num": number, "sender_id": str(UUID(bytes=sent.sender_id))}
     if not is_own:

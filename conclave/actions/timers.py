@@ -1,4 +1,4 @@
-"""Telling readers what is redacted for them: what has destroyed itself, or was taken back."""
+"""Notifies readers of redactions: of messages that self-destructed for them, or were taken back."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,139 +14,139 @@ from conclave.store.resources.timers import Redaction, heard, last_missed
 
 __all__ = [
     "Redaction",
-    "Telling",
-    "Waiting",
+    "RedactionNotifier",
+    "Unannounced",
+    "announce_ended",
+    "announce_taken_back",
     "begin_stream",
     "heard",
     "last_missed",
-    "look",
-    "tell",
-    "tell_taken_back",
+    "unannounced",
 ]
 
-HEARD_AT_ONCE = 2_048
-"""At most 2,048 notes that were heard are forgotten in a transaction: senders wait for it."""
+MAX_DELIVERED_AT_ONCE = 2_048
+"""The most delivered notes to delete in one transaction, for which senders wait."""
 
 
-class Waiting(NamedTuple):
-    """Whether timers have ended that were not told, and whether messages were taken back that were not."""
+class Unannounced(NamedTuple):
+    """Whether there are ended timers, and withdrawals, that were not announced yet."""
 
     timers: bool
     taken_back: bool
 
 
-def look(connection: sqlite3.Connection, context: Context) -> Waiting:
-    """Return whether ``tell`` and ``tell_taken_back`` have anything to do."""
+def unannounced(connection: sqlite3.Connection, context: Context) -> Unannounced:
+    """Return whether ``announce_ended`` and ``announce_taken_back`` have anything to do."""
     are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
-    return Waiting(are_due, taken_back.are_untold(connection))
+    return Unannounced(are_due, taken_back.are_untold(connection))
 
 
-def tell_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
-    """Note messages that were taken back as told, some at a time; return whom to tell of what. No clock matters."""
+def announce_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
+    """Mark some taken back messages as announced; return the redactions to publish. Does not depend on the clock."""
     return taken_back.tell(connection)
 
 
-def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
-    """Note timers that have ended, some at a time; return how many these were, and whom to tell of what.
+def announce_ended(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
+    """Mark some ended timers as announced; return how many, and the redactions to publish.
 
-    A wrong clock ends no timer for good, not even before the guard has noticed: reads go by it, and what it hides comes
-    back once the clock is accepted. What readers were told would not. Raises UntrustedClockError.
+    An announced end is final, so nothing is announced while the clock is wrong: what a wrong clock hides from reads
+    becomes visible again once the clock is accepted. Raises UntrustedClockError.
     """
-    now = context.now()  # before the clock is looked at: a jump in between must end nothing
+    now = context.now()  # before the clock is checked: a jump in between must end nothing
     context.require_clock(connection)
     return timers.tell(connection, now)
 
 
 def begin_stream(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction] | None:
-    """Return what a user who begins to listen may have missed; None if the session is over."""
+    """Return the redactions that a user who opens a stream may have missed; None if the session has ended."""
     return timers.missed(connection, user_id) if sessions.exists(connection, session_id) else None
 
 
 @dataclass(eq=False)
-class Coming:
-    """A stream that is about to begin: what is published waits in it, but it may yet fail to begin.
+class OpeningStream:
+    """A stream that is being opened: it buffers published events, but opening it may still fail.
 
-    ``published``: notes up to this one were published before it was there. ``handed``: the notes of what waits in it.
-    ``forgotten``: notes of its user that the store has had until now, though they were heard: it may have read them.
+    ``published``: notes up to this one were published before the stream was registered. ``queued``: the notes of the
+    events in its buffer. ``deleted``: delivered notes of its user that were deleted meanwhile, and may have been read.
     """
 
     stream: Stream
     published: int
-    handed: list[int] = field(default_factory=list)
-    forgotten: set[int] = field(default_factory=set)
+    queued: list[int] = field(default_factory=list)
+    deleted: set[int] = field(default_factory=set)
 
 
-class Telling:
-    """Tells the streams of readers what was redacted for them: those that are open, or else the next one.
+class RedactionNotifier:
+    """Notifies readers of redactions: on their open streams, or else on the next one.
 
-    The store has a note for each redaction that is still to be heard. Which of these were heard is decided here, on the
-    event loop, in the moment in which a stream gets the event; the store learns of it soon after. So a reader hears of
-    each once, unless the process dies in between: then once more.
+    The store has a note for each redaction to deliver. It counts as delivered once a stream has the event, which is
+    decided here, on the event loop; the note is deleted later. So each redaction is delivered once, or twice if the
+    process dies in between.
     """
 
     def __init__(self, events: Events) -> None:
-        """Nothing is told before ``begin``."""
+        """Create a notifier that publishes nothing before ``begin``."""
         self._events = events
         self._published = 0
-        self._heard: dict[int, bytes] = {}
-        """Whose each note is."""
-        self._coming: dict[bytes, list[Coming]] = {}
+        self._delivered: dict[int, bytes] = {}
+        """The user of each delivered note."""
+        self._opening: dict[bytes, list[OpeningStream]] = {}
 
     def begin(self, last: int) -> None:
-        """Begin. ``last``: notes up to this one are of a former process. A stream that begins gets them."""
+        """Start. ``last``: notes up to this one are of a former process, and delivered to new streams."""
         self._published = last
 
-    def publish(self, told: Sequence[Redaction]) -> None:
-        """Tell the streams that are open of what ``tell`` has returned."""
+    def publish(self, redactions: Sequence[Redaction]) -> None:
+        """Send redactions to all open streams."""
         made: dict[tuple[bytes, int], Event] = {}
-        for each in told:
+        for each in redactions:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
             if self._events.send(each.user_id, event):
-                self._heard[each.missed_id] = each.user_id
-            for coming in self._coming.get(each.user_id, ()):
-                if not coming.stream.ended:
-                    coming.handed.append(each.missed_id)
+                self._delivered[each.missed_id] = each.user_id
+            for opening in self._opening.get(each.user_id, ()):
+                if not opening.stream.ended:
+                    opening.queued.append(each.missed_id)
             self._published = each.missed_id
 
     @contextmanager
-    def expect(self, stream: Stream) -> Iterator[Coming]:
-        """Follow a stream that begins, or fails to, within the block. ``Events`` has just come to know it."""
-        coming = Coming(stream, self._published)
-        self._coming.setdefault(stream.user_id, []).append(coming)
+    def opening(self, stream: Stream) -> Iterator[OpeningStream]:
+        """Context manager in which a stream is opened. ``stream``: just registered with ``Events``."""
+        opening = OpeningStream(stream, self._published)
+        self._opening.setdefault(stream.user_id, []).append(opening)
         try:
-            yield coming
+            yield opening
         finally:
-            of_user = self._coming[stream.user_id]
-            of_user.remove(coming)
+            of_user = self._opening[stream.user_id]
+            of_user.remove(opening)
             if not of_user:
-                del self._coming[stream.user_id]
+                del self._opening[stream.user_id]
 
-    def catch_up(self, coming: Coming, missed: Iterable[Redaction]) -> None:
-        """Hand a stream what it has missed, but for what it got by ``publish``; nothing if it has ended.
+    def catch_up(self, opening: OpeningStream, missed: Iterable[Redaction]) -> None:
+        """Send a stream the redactions that it has missed, unless it has ended or got them by ``publish``.
 
-        ``missed``: what ``begin_stream`` returned, called within ``expect``. Once the stream has begun, call ``begun``.
+        ``missed``: the result of ``begin_stream``, called within ``opening``. Call ``opened`` afterwards.
         """
-        for each in missed if not coming.stream.ended else ():
-            is_heard = each.missed_id in self._heard or each.missed_id in coming.forgotten
-            if each.missed_id <= coming.published and not is_heard:
-                coming.handed.append(each.missed_id)
+        for each in missed if not opening.stream.ended else ():
+            is_delivered = each.missed_id in self._delivered or each.missed_id in opening.deleted
+            if each.missed_id <= opening.published and not is_delivered:
+                opening.queued.append(each.missed_id)
                 if each.is_member:
-                    coming.stream.put(_event(each))
+                    opening.stream.put(_event(each))
 
-    def begun(self, coming: Coming) -> None:
-        """Note that a stream gets all that waited in it."""
-        self._heard.update(dict.fromkeys(coming.handed, coming.stream.user_id))
+    def opened(self, opening: OpeningStream) -> None:
+        """Record that a stream is open, so that its buffered events are delivered."""
+        self._delivered.update(dict.fromkeys(opening.queued, opening.stream.user_id))
 
     @property
-    def heard(self) -> tuple[int, ...]:
-        """Notes of which the store has to learn that they were heard, at most HEARD_AT_ONCE; none: it knows of all."""
-        return tuple(islice(self._heard, HEARD_AT_ONCE))
+    def delivered(self) -> tuple[int, ...]:
+        """The delivered notes that the store has to delete, at most MAX_DELIVERED_AT_ONCE."""
+        return tuple(islice(self._delivered, MAX_DELIVERED_AT_ONCE))
 
-    def forget(self, heard: Iterable[int]) -> None:
-        """Forget notes that the store does not have any more. ``heard``: of those that it had to learn of."""
-        for each in heard:
-            for coming in self._coming.get(self._heard.pop(each, b""), ()):
-                coming.forgotten.add(each)
+    def forget(self, deleted: Iterable[int]) -> None:
+        """Forget notes that the store has deleted."""
+        for each in deleted:
+            for opening in self._opening.get(self._delivered.pop(each, b""), ()):
+                opening.deleted.add(each)
 
 
 def _event(redaction: Redaction) -> Event:

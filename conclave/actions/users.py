@@ -1,4 +1,4 @@
-"""Looking up accounts, and requiring that they are there."""
+"""Finds accounts, and checks that they exist."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""Welcomes: new members fetch them, and then delete them."""
+"""Serves welcomes to new members, who fetch and then delete them."""
 
 import sqlite3
 
@@ -10,7 +10,7 @@ __all__ = ["LongWelcome", "accept", "list_own", "piece"]
 
 
 def piece(connection: sqlite3.Connection, long: LongWelcome, user_id: bytes, begin: int, size: int) -> bytes:
-    """Return ``size`` bytes of a welcome's body from ``begin`` on, fewer at its end. Raises NotFoundError."""
+    """Return up to ``size`` bytes of a welcome's body from offset ``begin``. Raises NotFoundError."""
     found = welcomes.piece_of_body(connection, long, user_id, begin, size)
     if not found:
         raise NotFoundError("no such welcome")
@@ -18,6 +18,6 @@ def piece(connection: sqlite3.Connection, long: LongWelcome, user_id: bytes, beg
 
 
 def accept(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> None:
-    """Erase a welcome that the user has received. Raises NotFoundError, also for another user's welcome."""
+    """Erase a received welcome. Raises NotFoundError, also for another user's welcome."""
     if not welcomes.remove_received(connection, welcome_id, user_id):
         raise NotFoundError("no such welcome")

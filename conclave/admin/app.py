@@ -33,20 +33,20 @@ SCRAPE = web.AppKey("scrape", asyncio.Lock)
 """Held while metrics are written: one at a time."""
 
 
-def create_admin_app(served: web.Application, guard: Guard, worker: CleanupWorker | None = None) -> web.Application:
-    """Build the operators' application. ``served``: the clients' application. ``worker``: runs cleanup, if any."""
+def create_admin_app(client_app: web.Application, guard: Guard, worker: CleanupWorker | None = None) -> web.Application:
+    """Build the operators' application. ``client_app``: the clients' application. ``worker``: runs cleanup, if any."""
     app = web.Application(middlewares=[guard.middleware()])
-    app[CLIENT_APP] = served
-    app[app_keys.CLOCK], app[app_keys.HEALTH] = served[app_keys.CLOCK], served[app_keys.HEALTH]
+    app[CLIENT_APP] = client_app
+    app[app_keys.CLOCK], app[app_keys.HEALTH] = client_app[app_keys.CLOCK], client_app[app_keys.HEALTH]
     app[LAG] = lag = LoopLag()
-    app[SIZES] = sizes = Sizes(served)
-    app[METRICS] = registry(served, lag, sizes, guard)
+    app[SIZES] = sizes = Sizes(client_app)
+    app[METRICS] = registry(client_app, lag, sizes, guard)
     app[SCRAPE] = asyncio.Lock()
     app.cleanup_ctx.append(_measuring)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
-    OperatorPage(served, sizes, PageActions(served, worker)).add_routes(app)
+    OperatorPage(client_app, sizes, PageActions(client_app, worker)).add_routes(app)
     return app
 
 
@@ -68,8 +68,8 @@ async def _health(request: web.Request) -> web.Response:
 
 async def _ready(request: web.Request) -> web.Response:
     """GET /readyz: 200 if the server is ready, else 503 with the reason in a word."""
-    served = request.app[CLIENT_APP]
-    status = readiness_of(served[app_keys.HEALTH], served.get(app_keys.STORAGE))
+    client_app = request.app[CLIENT_APP]
+    status = readiness_of(client_app[app_keys.HEALTH], client_app.get(app_keys.STORAGE))
     return _answer({"status": status}, is_good=status is Readiness.READY)
 
 

@@ -16,7 +16,7 @@ from conclave import __version__, app_keys
 from conclave.admin.access import Guard
 from conclave.admin.event_loop_lag import LoopLag
 from conclave.admin.sizes import Sizes
-from conclave.health.parts import Cleanup, Health, HealthPart
+from conclave.health.parts import CleanupState, Health, HealthPart
 from conclave.health.readiness import Readiness, readiness_of
 from conclave.measures import Histogram, merge_histograms
 from conclave.retention.jobs import schedule
@@ -36,17 +36,17 @@ class FunctionCollector(Collector):
         yield from self._collect()
 
 
-def registry(served: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
-    """Return a registry with all metrics. ``served``: the clients' application."""
+def registry(client_app: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
+    """Return a registry with all metrics. ``client_app``: the clients' application."""
     made = CollectorRegistry()
     for each in (
-        lambda: _server(served, guard),
-        lambda: _requests(served),
-        lambda: _writes(served),
-        lambda: _streams(served),
-        lambda: _closed(served),
+        lambda: _server(client_app, guard),
+        lambda: _requests(client_app),
+        lambda: _writes(client_app),
+        lambda: _streams(client_app),
+        lambda: _closed(client_app),
         lambda: _loop(lag),
-        lambda: _cleanup(served),
+        lambda: _cleanup(client_app),
         lambda: _sizes(sizes),
         _process,
     ):
@@ -54,10 +54,10 @@ def registry(served: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) 
     return made
 
 
-def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
-    health, budget = served[app_keys.HEALTH], served[app_keys.BUDGET]
+def _server(client_app: web.Application, guard: Guard) -> Iterator[Metric]:
+    health, budget = client_app[app_keys.HEALTH], client_app[app_keys.BUDGET]
     yield InfoMetricFamily("conclave_build", "The version of the server.", {"version": __version__})
-    is_ready = readiness_of(health, served.get(app_keys.STORAGE)) is Readiness.READY
+    is_ready = readiness_of(health, client_app.get(app_keys.STORAGE)) is Readiness.READY
     yield GaugeMetricFamily("conclave_ready", "1 if the server is ready.", is_ready)
     faults = GaugeMetricFamily("conclave_health_fault", "1 if a part of the server has a fault.", labels=["part"])
     faulty = health.faults
@@ -70,15 +70,15 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
     cut_off = "Responses aborted because of their memory, by limit: of the account, or the total."
     yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
-    if ends := served[app_keys.HEALTH].certificate_ends:
+    if ends := client_app[app_keys.HEALTH].certificate_ends:
         text = "When the certificate in use expires."
         yield GaugeMetricFamily("conclave_certificate_end_timestamp_seconds", text, ends)
     refused = "Rejected requests to the operators' listener, by reason."
     yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
 
 
-def _requests(served: web.Application) -> Iterator[Metric]:
-    taken = served[app_keys.REQUESTS].histograms()
+def _requests(client_app: web.Application) -> Iterator[Metric]:
+    taken = client_app[app_keys.REQUESTS].histograms()
     counts = CounterMetricFamily(
         "conclave_requests", "Requests that were answered.", labels=["method", "route", "status"]
     )
@@ -95,8 +95,8 @@ def _requests(served: web.Application) -> Iterator[Metric]:
     yield took
 
 
-def _writes(served: web.Application) -> Iterator[Metric]:
-    store = served.get(app_keys.STORE)
+def _writes(client_app: web.Application) -> Iterator[Metric]:
+    store = client_app.get(app_keys.STORE)
     if store is None:
         return
     written = store.written
@@ -110,8 +110,8 @@ def _writes(served: web.Application) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_writes_waiting", waiting, store.writes_waiting)
 
 
-def _streams(served: web.Application) -> Iterator[Metric]:
-    events = served[app_keys.EVENTS]
+def _streams(client_app: web.Application) -> Iterator[Metric]:
+    events = client_app[app_keys.EVENTS]
     backlog = events.backlog()
     yield GaugeMetricFamily("conclave_streams", "Open event streams.", events.wheel.size)
     yield GaugeMetricFamily("conclave_stream_events_waiting", "Events queued for slow clients.", backlog.events)
@@ -121,8 +121,8 @@ def _streams(served: web.Application) -> Iterator[Metric]:
     yield CounterMetricFamily("conclave_stream_events_dropped", lost, events.lost)
 
 
-def _closed(served: web.Application) -> Iterator[Metric]:
-    counts = served[app_keys.CLOSED_CONNECTIONS]
+def _closed(client_app: web.Application) -> Iterator[Metric]:
+    counts = client_app[app_keys.CLOSED_CONNECTIONS]
     closed = "Connections of clients that the server closed or refused, by reason."
     yield _counters("conclave_connections_closed", closed, "reason", dict(counts))
 
@@ -135,8 +135,8 @@ def _loop(lag: LoopLag) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_event_loop_lag_max_seconds", worst, lag.worst)
 
 
-def _cleanup(served: web.Application) -> Iterator[Metric]:
-    health, config = served[app_keys.HEALTH], served[app_keys.CONFIG]
+def _cleanup(client_app: web.Application) -> Iterator[Metric]:
+    health, config = client_app[app_keys.HEALTH], client_app[app_keys.CONFIG]
     runs = CounterMetricFamily(
         "conclave_cleanup_runs", "Cleanup runs since the server started.", labels=["purge_job", "outcome"]
     )
@@ -174,7 +174,7 @@ def _cleanup(served: web.Application) -> Iterator[Metric]:
 def _worker(health: Health) -> Iterator[Metric]:
     text = "1 for the state of the cleanup worker. It is asleep between runs that are far apart."
     doing = health.cleanup
-    yield _gauges("conclave_cleanup_worker_state", text, "state", {each: int(each is doing) for each in Cleanup})
+    yield _gauges("conclave_cleanup_worker_state", text, "state", {each: int(each is doing) for each in CleanupState})
     starts = "Java starts of the cleanup worker."
     yield CounterMetricFamily("conclave_cleanup_java_starts", starts, health.java_starts)
     seconds = "How long the last start of Java took; 0: none since the server started."

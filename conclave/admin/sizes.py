@@ -68,10 +68,10 @@ _OF_STORE = ("free_pages", "vault_copies", "dead", "backup_at")
 class Sizes:
     """Measures for one server. ``last``: the last values."""
 
-    def __init__(self, served: web.Application) -> None:
-        """``served``: the clients' application."""
+    def __init__(self, client_app: web.Application) -> None:
+        """``client_app``: the clients' application."""
         self.last = Measurements()
-        self._served = served
+        self._served = client_app
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sizes")
         self._task: asyncio.Task[None] | None = None
         self._next_walk = 0.0

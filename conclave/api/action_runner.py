@@ -55,7 +55,7 @@ async def read_action(request: web.Request, action: Action[P, T], *args: P.args,
 
 
 async def read_action_again(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do as ``read_action`` while a response is being written. Raises TokenExpiredError if the session has ended."""
+    """Run ``read_action`` while a response is being written. Raises TokenExpiredError if the session has ended."""
     await request[RECHECK_SESSION]()
     return await read_action(request, action, *args, **kwargs)
 

@@ -21,21 +21,25 @@ async def stream(request: web.Request) -> web.StreamResponse:
     The first events are those of messages that were redacted for the caller while no stream was open. The stream stays
     open until the client disconnects, the session ends, or the server stops. An open stream keeps its session in use.
     """
-    events, telling, caller = request.app[app_keys.EVENTS], request.app[app_keys.TELLING], request[tokens.CALLER]
+    events, notifier, caller = (
+        request.app[app_keys.EVENTS],
+        request.app[app_keys.REDACTION_NOTIFIER],
+        request[tokens.CALLER],
+    )
     encoder = event_encoder(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = StreamConnection(events, caller.user_id, caller.session_id, encoder), StreamHead()
     with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
-        coming = following.enter_context(telling.expect(listener))
+        coming = following.enter_context(notifier.opening(listener))
         # The stream is notified of the session's end only from here on: it may have ended since authentication.
         missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
-        telling.catch_up(coming, missed)
+        notifier.catch_up(coming, missed)
         listener.begin(request)
-        telling.begun(coming)
+        notifier.opened(coming)
         undo.pop_all()
     return response
 

@@ -3,8 +3,8 @@
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.messages import ReadUpTo, Send
-from conclave.actions.taking_back import Wish
+from conclave.actions.messages import ReadUpdate, Send
+from conclave.actions.taking_back import TakeBackRequest
 from conclave.auth import tokens
 from conclave.wire.exchange import (
     FORMAT,
@@ -60,7 +60,7 @@ async def read(request: web.Request) -> web.Response:
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     body = await read_body(request, ReadReceipt)
-    await request.app[app_keys.READING].read(ReadUpTo(group_id, user_id, body.sequence_num))
+    await request.app[app_keys.READING].read(ReadUpdate(group_id, user_id, body.sequence_num))
     return reply_empty(request)
 
 
@@ -74,6 +74,6 @@ async def take_back(request: web.Request) -> web.Response:
     group_id, number = path_id(request, _GROUP), path_number(request, "sequence_num")
     admins_may = request.app[app_keys.CONFIG].retention.admins_may_redact
     dry_run = read_query(request, TakeBack).dry_run
-    wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may, dry_run)
+    wish = TakeBackRequest(group_id, request[tokens.CALLER].user_id, number, admins_may, dry_run)
     await request.app[app_keys.TAKING_BACK].take_back(wish)
     return reply_empty(request)

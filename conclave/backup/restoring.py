@@ -320,7 +320,9 @@ class _Restoring:
                         connection, now, operator_identity.current(), AuditAction.BACKUP_RESTORED, details=details
                     )
                     blocks = self._keys.blocks() if self._keys else ()
-                    done = replay(connection, self._config.ledger_path, now, blocks, despite=self._accepts_older)
+                    done = replay(
+                        connection, self._config.ledger_path, now, blocks, accept_incomplete=self._accepts_older
+                    )
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, give --accept-older-vault") from error
             self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until

@@ -204,12 +204,9 @@ class GroupCache:
             reader = entry.readers.setdefault(member.user_id, reader)
         # If the policy keeps commits, which ones changes with each fetch: such pages are not cached.
         if page.end is not None and not page.visibility.policy.keeps_commits:
-            begin, hidden_before, policy = (
-                min(after, group.last_seq),
-                page.visibility.hidden_before,
-                page.visibility.policy,
-            )
-            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
+            begin, view = min(after, group.last_seq), page.visibility
+            write = page_writer.message_writer(written_in)
+            cached = CachedRange(begin, page.end, view.hidden_before, view.policy, write)
             _add(entry, cached, page.messages, written_in)
         self._measure(entry)
         return reader
@@ -309,7 +306,7 @@ class Recipients:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._touch = -1
         self._by_id: OrderedDict[bytes, RecipientSet] = OrderedDict()
         self._ids: dict[int, bytes] = {}

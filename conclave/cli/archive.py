@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.actions import lookup
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.archive.status import ClassMonth, Status, StatusError, read_status
 from conclave.cli.common import (
     CliError,
@@ -84,7 +84,7 @@ def restore(path: Path | None, group: str) -> None:
     GROUP is a name or an id; use the id for a deleted group. Clients are not affected.
     """
     with _run_environment(path) as engine:
-        group_id = Outside(engine.config, SystemClock()).read(lookup.group_id, group)
+        group_id = CommandRunner(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
             raise CliError(f"no such group: {group!r}; use the id for a deleted group")
         count = archive_commands.restore_archived(engine, group_id)
@@ -105,7 +105,7 @@ def _run_environment(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield the environment of a run for the configured archive. Expected errors are printed as lines."""
     with (
         exit_on_signals(),
-        one_line_errors(ConfigError, CliError, OutsideError, *readiness.EXPECTED),
+        one_line_errors(ConfigError, CliError, CommandRunnerError, *readiness.EXPECTED),
     ):
         config = command_config(path)
         require_owner(config)

@@ -164,7 +164,7 @@ def receipts(path: Path | None, group: str | None, limit: int, *, as_json: bool)
     with open_store(path) as outside:
         listed = outside.read(chain.list_last, limit, group)
         if listed is None:
-            raise CliError(f"no such group: {group!r}; a deleted group has to be named by its id")
+            raise CliError(f"no such group: {group!r}; use the id for a deleted group")
     if as_json:
         for each in listed:
             click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))

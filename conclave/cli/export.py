@@ -14,7 +14,7 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain, export as actions
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.export import Export
@@ -39,7 +39,7 @@ from conclave.store.archive import moves
 from conclave.store.views import held_export
 from conclave.system import operator_identity
 
-_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, CliError, user_export.UnreadableError)
+_EXPECTED = (ConfigError, CommandRunnerError, NotFoundError, SettingsError, CliError, user_export.UnreadableError)
 
 
 @click.command()
@@ -65,7 +65,7 @@ def export(path: Path | None, output: Path | None, hold_id: int | None, user: st
         raise click.UsageError("give either USER or --hold")
     with exit_on_signals(), one_line_errors(*_EXPECTED), ExitStack() as held:
         config = command_config(path)
-        outside = Outside(config, SystemClock(), with_keys=True)
+        outside = CommandRunner(config, SystemClock(), with_keys=True)
         outside.read(explain.in_force, config)
         if config.archive.after != KEEP or outside.read(moves.is_in_use):
             # Without runs nothing moves to the archive, so each message is found once.
@@ -110,7 +110,7 @@ def _named_errors(where: Path | str) -> Iterator[None]:
         raise CliError(f"{where}: {error.strerror}") from error
 
 
-def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> int:
+def _write(file: BinaryIO, outside: CommandRunner, config: Config, begun: Export) -> int:
     """Write one JSON object, one line for each message; return the number of messages."""
     context = outside.context()
     head = json.dumps({"exported_at": context.now(), **begun.about}, default=_base64, indent=1)
@@ -127,7 +127,7 @@ def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> i
     return count
 
 
-def _messages(outside: Outside, config: Config, user_id: bytes, context: Context) -> Iterator[dict[str, Any]]:
+def _messages(outside: CommandRunner, config: Config, user_id: bytes, context: Context) -> Iterator[dict[str, Any]]:
     """Yield the user's messages group by group: those in the archive first, in any order.
 
     Messages that expire meanwhile are omitted.
@@ -150,7 +150,7 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
             after = page.after
 
 
-def _held(outside: Outside, config: Config, user_id: bytes) -> Iterator[dict[str, Any]]:
+def _held(outside: CommandRunner, config: Config, user_id: bytes) -> Iterator[dict[str, Any]]:
     """Yield all stored messages of the user, hidden ones too; those in the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:

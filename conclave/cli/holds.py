@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import holds
-from conclave.actions.holds import LONGEST_REASON, Hold
+from conclave.actions.holds import MAX_REASON_LENGTH, Hold
 from conclave.cli.common import NUMBER, CliError, TextParam, config_option
 from conclave.cli.open_store import open_store
 from conclave.cli.tables import print_table, second, visible
@@ -87,8 +87,8 @@ def release(path: Path | None, hold_id: int) -> None:
 
 def _checked(reason: str) -> str:
     reason = reason.strip()
-    if not 1 <= len(reason) <= LONGEST_REASON:
-        raise CliError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
+    if not 1 <= len(reason) <= MAX_REASON_LENGTH:
+        raise CliError(f"the reason must have 1 to {MAX_REASON_LENGTH:,} characters")
     return reason
 
 

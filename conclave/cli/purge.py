@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 
 from conclave.actions import purges
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.context import Context
-from conclave.actions.purges import Planned
+from conclave.actions.purges import PurgePlan
 from conclave.archive.tally import UnreadableError, count
 from conclave.cli import reports
 from conclave.cli.common import (
@@ -66,11 +66,11 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
     """
     if as_json and not (yes or dry_run):
         raise click.UsageError("--json needs --yes or --dry-run")
-    with one_line_errors(ConfigError, OutsideError, NotFoundError, CliError, _ClockError, CleanupError):
+    with one_line_errors(ConfigError, CommandRunnerError, NotFoundError, CliError, _ClockError, CleanupError):
         config = command_config(path)
         if not dry_run and not no_run:
             require_owner(config)
-        outside = Outside(config, SystemClock())
+        outside = CommandRunner(config, SystemClock())
         context = outside.context()
         at = _parse_before(before, context.now())
         planned = outside.read(purges.plan, context, group, at)
@@ -90,7 +90,7 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
         sys.exit(1)
 
 
-def _hide(outside: Outside, context: Context, planned: Planned, before: int, *, asks: bool) -> None:
+def _hide(outside: CommandRunner, context: Context, planned: PurgePlan, before: int, *, asks: bool) -> None:
     """Hide the planned messages, after confirmation. Raises _ClockError and CliError."""
     if fault := outside.write(purges.clock_fault, context):
         raise _ClockError(_refusal(fault))
@@ -125,44 +125,44 @@ def _parse_before(text: str, now: int) -> int:
     return max(0, int(at))
 
 
-def _archived(config: Config, planned: Planned) -> tuple[MessageTotals, str]:
+def _archived(config: Config, planned: PurgePlan) -> tuple[MessageTotals, str]:
     """Return what would be purged from the archive; and why it could not be counted, or "".
 
     A failure here must not prevent hiding.
     """
     try:
-        return count(config, planned.rehearsed.archive_count), ""
+        return count(config, planned.impact.archive_count), ""
     except UnreadableError as error:
         return NOTHING, str(error)
 
 
-def _show(planned: Planned, archived: MessageTotals, unread: str, before: int) -> None:
+def _show(planned: PurgePlan, archived: MessageTotals, unread: str, before: int) -> None:
     group = planned.group
     click.echo(f"{group.group_name}, before {second(before)} UTC:")
-    for place, amount in (("in the database", planned.rehearsed.known), ("in the archive", archived)):
+    for place, amount in (("in the database", planned.impact.known), ("in the archive", archived)):
         text = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
             text += f", from {second(amount.oldest)} to {second(amount.newest)}"
         if place == "in the archive" and unread:
             text = f"  {place}: cannot be counted: {unread}"
         click.echo(text)
-    if held := planned.rehearsed.known.held + archived.held:
+    if held := planned.impact.known.held + archived.held:
         click.echo(f"  {held:,} under a legal hold: hidden, but not erased until its release")
-    if young := planned.rehearsed.known.young + archived.young:
+    if young := planned.impact.known.young + archived.young:
         until = "they are old enough (min_lifetime)" if planned.group.policy.erases else "retention.enabled is true"
         click.echo(f"  {young:,} hidden, but not erased until {until}")
     if kept := planned.kept_commits:
         click.echo(f"  {kept:,} further commits stay until all members have fetched them (retain_commits)")
 
 
-def _object(planned: Planned, archived: MessageTotals, unread: str, before: int) -> dict[str, Any]:
+def _object(planned: PurgePlan, archived: MessageTotals, unread: str, before: int) -> dict[str, Any]:
     """Return the plan for JSON. ``unread``: why the archive could not be counted, or ""."""
     group = planned.group
     return {
         "group_id": str(UUID(bytes=group.group_id)),
         "group": group.group_name,
         "before": before,
-        "database": asdict(planned.rehearsed.known),
+        "database": asdict(planned.impact.known),
         "archive": asdict(archived),
         "archive_fault": unread,
         "kept_commits": planned.kept_commits,

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import registration_tokens as actions
-from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
+from conclave.actions.registration_tokens import MAX_NOTE_LENGTH, MAX_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
 from conclave.cli.common import NUMBER, DurationParam, TextParam, config_option
@@ -29,15 +29,15 @@ def invite_token() -> None:
 
 @invite_token.command()
 @config_option
-@click.option("--uses", default=1, show_default=True, type=click.IntRange(1, MOST_USES), help="How many accounts.")
+@click.option("--uses", default=1, show_default=True, type=click.IntRange(1, MAX_USES), help="How many accounts.")
 @click.option(
     "--expires", default="7d", show_default=True, type=DurationParam(), metavar="DURATION", help="How long it is valid."
 )
 @click.option("--note", default="", type=TextParam(), metavar="TEXT", help="A note for list and the audit log.")
 def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     """Create a token and print it on standard output. It cannot be shown again, since only its hash is stored."""
-    if len(note) > LONGEST_NOTE:
-        raise click.UsageError(f"the note has more than {LONGEST_NOTE:,} characters")
+    if len(note) > MAX_NOTE_LENGTH:
+        raise click.UsageError(f"the note has more than {MAX_NOTE_LENGTH:,} characters")
     token = new_password()
     with open_store(path) as outside:
         added = outside.write(

@@ -15,7 +15,7 @@ from marshmallow import ValidationError
 from rich.table import Table
 
 from conclave.actions import accounts, users
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import CliError, config_option, confirm
 from conclave.cli.open_store import open_store
@@ -182,7 +182,7 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 
 def change(
-    outside: Outside,
+    outside: CommandRunner,
     entry: str,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
@@ -191,14 +191,14 @@ def change(
 ) -> None:
     """Change an account, and record it in the audit log. ``entry``: a key of _AUDIT_ACTIONS.
 
-    Raises OutsideError or NotFoundError.
+    Raises CommandRunnerError or NotFoundError.
     """
     actor = operator_identity.current()
-    outside.write(accounts.noted, outside.context(), actor, _AUDIT_ACTIONS[entry], action, user_id, *args, **kwargs)
+    outside.write(accounts.audited, outside.context(), actor, _AUDIT_ACTIONS[entry], action, user_id, *args, **kwargs)
 
 
-def _find(outside: Outside, name: str) -> UserRow:
-    """Return the account with this name. Raises OutsideError or CliError."""
+def _find(outside: CommandRunner, name: str) -> UserRow:
+    """Return the account with this name. Raises CommandRunnerError or CliError."""
     try:
         return outside.read(users.by_name, name)
     except (NotFoundError, UnicodeEncodeError) as error:  # the latter: not UTF-8

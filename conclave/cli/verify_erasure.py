@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.backup.destination import kept_in
 from conclave.backup.manifest import BackupError
 from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
@@ -28,7 +28,7 @@ from spark.environment import CleanupError, RunEnvironment
 MAX_SHOWN = 20
 """The most findings of a part that are printed; ``--json`` has up to 1,000."""
 
-_EXPECTED = (ConfigError, ProofError, ExperimentError, OutsideError, CleanupError, BackupError)
+_EXPECTED = (ConfigError, ProofError, ExperimentError, CommandRunnerError, CleanupError, BackupError)
 
 log = get_logger(__name__)
 
@@ -79,7 +79,9 @@ def _backups_in(folder: Path) -> list[Path]:
 
 def _experiment(config: Config, clock: Clock) -> ProofPart:
     with closing(RunEnvironment(config, clock)) as engine:
-        return Experiment(config, Outside(config, clock, with_keys=True), lambda: run.clean_up(engine).error).run()
+        return Experiment(
+            config, CommandRunner(config, clock, with_keys=True), lambda: run.clean_up(engine).error
+        ).run()
 
 
 def _verdict(parts: Sequence[ProofPart]) -> str:

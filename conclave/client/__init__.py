@@ -1,4 +1,4 @@
-"""The client library, for programs that talk to a Conclave server. Of the server it imports the wire formats only."""
+"""The client library for Conclave servers. From the server's code it imports only the wire formats."""
 
 from conclave.client.api import Client
 from conclave.client.codec import Codec, MembershipChange, PlaintextCodec, Readable

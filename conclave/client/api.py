@@ -1,4 +1,4 @@
-"""The client: all calls of the protocol, for one user at one server."""
+"""The client: all calls of the protocol, for one user on one server."""
 
 import random
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from conclave.wire.formats import Format
 
 
 class Client(AccountCalls, GroupCalls, MemberCalls, InviteCalls, MessageCalls):
-    """One user at one server. Use it within ``async with``. Every call raises ClientError.
+    """One user on one server. Use it within ``async with``. Every call raises ClientError.
 
-    A call is repeated after a lost answer where that does no harm: reads, sends, receipts, settings.
+    After a lost answer, calls that are safe to repeat are repeated: reads, sends, receipts, settings.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Client(AccountCalls, GroupCalls, MemberCalls, InviteCalls, MessageCalls):
         auth_header: str = "Authorization",
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Take what ``Transport`` takes."""
+        """See ``Transport`` for the parameters."""
         self.transport = Transport(
             url,
             written_in=written_in,

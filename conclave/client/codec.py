@@ -1,4 +1,4 @@
-"""What turns text into payloads and back: where end-to-end encryption plugs in. The one here does not encrypt."""
+"""The interface of codecs, which turn texts into payloads and back, and a codec that does not encrypt."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class MembershipChange(NamedTuple):
-    """A change of a group's members. ``welcome`` is for those who are added; b"" if there is none.
+    """A change of a group's members. ``welcome`` is for the added ones; b"" if there are none.
 
-    All is b"" if there is nothing to change, or the keys for it are not there: the members' clients make up for it.
+    All fields are b"" if there is nothing to change, or no keys for it: another member's client makes the change later.
     """
 
     commit: bytes
@@ -27,7 +27,7 @@ class MembershipChange(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """A group that begins."""
+    """A new group."""
 
     group_info: bytes
     mls_group_id: str = ""
@@ -35,13 +35,13 @@ class NewGroup(NamedTuple):
 
 
 class ExternalCommit(NamedTuple):
-    """What brings the user into a group from outside."""
+    """A commit by which the user joins a group."""
 
     commit: bytes
     mls_group_id: str = ""
-    """As that of a beginning."""
+    """Hexadecimal; "" if there is none."""
     group_info: bytes = b""
-    """That of the epoch to which the commit leads."""
+    """Of the epoch after the commit."""
 
 
 @dataclass(frozen=True)
@@ -51,45 +51,45 @@ class NewKeyPackages:
     regular: tuple[bytes, ...]
     last_resort: bytes | None
     fingerprint: str = ""
-    """Of the key that they are signed with; "" if there is none."""
+    """Of the key that signed them; "" if there is none."""
     replaces_all: bool = False
-    """What the server has is of former keys, and is to be deleted before."""
+    """The server's key packages have former keys: delete them first."""
 
 
 @dataclass(frozen=True)
 class Readable:
-    """A message that is for people."""
+    """A message for people."""
 
     message: FetchedMessage
     text: str | None = field(repr=False)
-    """None if it cannot be read."""
+    """None if it cannot be decrypted."""
 
 
 @dataclass(frozen=True)
 class PendingResend:
-    """A text that was sent, and came after its keys had passed, so that not everybody could read it."""
+    """A sent text that not all members could decrypt."""
 
     key: int
-    """What ``sent_again`` takes."""
+    """For ``drop_resend``."""
     group_id: UUID
     text: str = field(repr=False)
     self_destruct_seconds: int
     original: int
-    """The number under which it came first."""
+    """The number of the first message with this text."""
 
 
 class Codec(Protocol):
-    """Makes and reads payloads. The server, and the rest of this library, take them as they are.
+    """Encodes and decodes payloads, which are opaque to the server and to the rest of this library.
 
-    What it returns to be sent it has stored before. It asks the server for nothing, but in ``settle``. No method but
-    those that say so raises anything that a client could do something about.
+    Data to be sent is stored before it is returned. Only ``run_maintenance`` sends requests. Methods raise only the
+    errors that they document.
     """
 
     # What is shown
 
     @property
     def encrypts(self) -> bool:
-        """Whether the server cannot read what is sent."""
+        """Whether messages are encrypted end to end."""
         ...
 
     @property
@@ -98,200 +98,198 @@ class Codec(Protocol):
         ...
 
     def view(self, group_id: UUID) -> GroupView:
-        """Return a group's encryption as it is now."""
+        """Return the current state of a group's encryption."""
         ...
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
-        """Return the key of a person as it was seen last; None if it was never seen."""
+        """Return the last known key of a user; None if none is known."""
         ...
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
-        """Note that the user has compared a key. False if it is another one by now."""
+        """Record that the user has verified a key. Return False if it has changed since."""
         ...
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
-        """Note that the user takes a changed key without having compared it. False if it is another one by now."""
+        """Record that the user accepts a changed key unverified. Return False if it has changed since."""
         ...
 
     def take_news(self) -> list[News]:
-        """Return what people should know, and was not told."""
+        """Return the queued news, and clear the queue."""
         ...
 
     # Messages
 
     def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
-        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError.
+        """Return the payload of a message. Raises ValueError for an invalid text, and NotReadyError.
 
-        ``send_id``: the same for each try to send it, of which the server stores one.
+        ``send_id``: the same for all tries to send it, of which the server stores one.
         """
         ...
 
     def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
-        """A payload was not sent after all. ``has_come``: since the server has stored, and served, another try."""
+        """Discard a payload that was not sent. ``other_attempt_stored``: the server has stored another try."""
         ...
 
     def pending_resends(self) -> list[PendingResend]:
-        """Return texts that have to be sent anew."""
+        """Return the texts to resend."""
         ...
 
     def encode_resend(self, again: PendingResend) -> bytes:
-        """Return the payload of one of them: who could read it the first time drops it. Raises NotReadyError."""
+        """Return the payload of a text to resend, which readers of the original ignore. Raises NotReadyError."""
         ...
 
     def drop_resend(self, key: int) -> None:
-        """One of them was sent anew, or is not to be."""
+        """Drop a text that was resent, or must not be."""
         ...
 
     def kept_numbers(self, group_id: UUID) -> list[int]:
-        """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
+        """Return the numbers of own messages whose texts are kept for resending."""
         ...
 
     def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Erase what is kept of messages that are gone; ``are_taken_back``: so is to be what was sent anew of them."""
+        """Erase the kept texts of messages; ``are_taken_back``: also take back their resent copies."""
         ...
 
     def pending_take_backs(self) -> list[tuple[UUID, int]]:
-        """Return the groups and numbers of messages that are there, and are to be taken back for that reason."""
+        """Return the groups and numbers of resent copies to take back."""
         ...
 
     def record_taken_back(self, group_id: UUID, number: int) -> None:
-        """A message that was sent anew is taken back."""
+        """Record that a resent copy was taken back."""
         ...
 
     def repeats_of(self, group_id: UUID, number: int) -> list[int]:
-        """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
+        """Return the numbers of known resent copies of a message."""
         ...
 
     def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
-        """Tell whether ``note_members`` is to come before these messages: who changes the group has to be judged."""
+        """Return whether ``update_members`` is needed before these messages, to check who may change the group."""
         ...
 
     def update_members(self, groups: Sequence[GroupDetails]) -> None:
-        """Take the user's groups, as the server lists them now."""
+        """Update the members and admins from the server's list of the user's groups."""
         ...
 
     def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Take what the server hands out, in its order; return what is for people.
+        """Decode messages, in the server's order; return those for people.
 
-        It is called for a group's messages in the order of their numbers, except for those that the server left out
-        while its clock was in doubt: they come later. After a crash it may be asked for the last ones again, until
-        ``stored`` says that the history has them.
+        A group's messages are passed in order of their numbers, except for those that the server left out while its
+        clock was in doubt. After a crash the last ones may be passed again, until ``record_stored`` is called.
         """
         ...
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """The history has all that was decoded up to a number. It is said before each fetch too."""
+        """Record that the history has everything decoded up to a number. Also called before each fetch."""
         ...
 
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
-        """All that the server has of a group was handed over. Nothing is encrypted before that.
+        """Record that all messages of a group were decoded. Nothing is encrypted before that.
 
-        ``has_all``: False if the server left something out while its clock was in doubt, which comes later. ``last``:
-        the greatest number that a message of the group had got before that, as far as the server tells; 0: it does not.
+        ``has_all``: False if the server left out messages while its clock was in doubt. ``last``: the group's greatest
+        number before that, as reported by the server; 0: unknown.
         """
         ...
 
     def save_unsent(self, data: bytes) -> None:
-        """Keep what was typed and is not sent, encrypted, in place of what was kept before; b"": nothing.
+        """Store unsent input, encrypted, in place of the former; b"" deletes it.
 
-        A codec that has no key to encrypt with keeps nothing. Raises DiskError.
+        A codec without keys stores nothing. Raises DiskError.
         """
         ...
 
     def load_unsent(self) -> bytes:
-        """Return what is kept so; b"": nothing."""
+        """Return the stored unsent input; b"" if there is none."""
         ...
 
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:
-        """Tell whether there are keys of a group; if not, a welcome may have them."""
+        """Return whether there are keys of a group; if not, a Welcome may have them."""
         ...
 
     def record_listed_key(self, listed: str) -> None:
-        """Take the fingerprint that the server has for the account, before it is replaced; "" if it has none."""
+        """Record the fingerprint that the server lists for the account, before it is replaced; "" if none."""
         ...
 
     def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
-        """Make key packages, by which others can add the user."""
+        """Create key packages, with which others can add the user."""
         ...
 
     @property
     def needs_key_packages(self) -> bool:
-        """Whether those at the server should be replaced before they are too old."""
+        """Whether those on the server should be replaced, before they expire."""
         ...
 
     def create(self, group_id: UUID) -> NewGroup:
-        """Begin a new group."""
+        """Create a group."""
         ...
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
-        """Return what adds a user to a group. It counts once its commit comes back. Raises EncryptionError."""
+        """Return a commit that adds a user. It takes effect when it comes back. Raises EncryptionError."""
         ...
 
     def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
-        """Return what removes a member. It counts once its commit comes back."""
+        """Return a commit that removes a member. It takes effect when it comes back."""
         ...
 
     def join(self, group_id: UUID, group_info: bytes) -> ExternalCommit:
-        """Return what brings the user into a group from outside. Raises EncryptionError."""
+        """Return an external commit for a group. Raises EncryptionError."""
         ...
 
     def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
-        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others.
+        """Join a group by a Welcome. Return False if it is for other keys.
 
-        ``inviter``: who has invited, as the user was told; None if that is not known any more.
+        ``inviter``: the inviter as named by the server; None if unknown.
         """
         ...
 
     def groups(self) -> set[UUID]:
-        """Return the groups of which something is kept: what the user has left elsewhere is forgotten by it."""
+        """Return the groups with local data, to erase those that the user has left elsewhere."""
         ...
 
     def forget(self, group_id: UUID) -> None:
-        """Forget a group: the user is not in it any more."""
+        """Erase the data of a group that the user has left."""
         ...
 
     def drop_state(self, group_id: UUID) -> None:
-        """Give the keys of a group up, which lead nowhere: the user comes in anew."""
+        """Drop the state of a group, to join it again."""
         ...
 
     def reset_keys(self) -> None:
-        """Begin with new keys, and ask into all groups anew."""
+        """Replace all keys, and rejoin all groups."""
         ...
 
-    # What goes on by itself
+    # Automatic work
 
     def use_time(self, now: Callable[[], int]) -> None:
-        """Take the time from ``now``, Unix seconds of the server: a clock of this machine may be wrong."""
+        """Use ``now`` as the clock: the server's Unix seconds, since the machine's clock may be wrong."""
         ...
 
     def schedule_check(self, group_id: UUID) -> None:
-        """Members of a group may have changed: have it looked at."""
+        """Schedule a check of a group, whose members may have changed."""
         ...
 
     @property
     def is_due(self) -> bool:
-        """Whether ``settle`` has something to do now."""
+        """Whether ``run_maintenance`` has work to do now."""
         ...
 
     async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
-        """Do what members' clients do by themselves; return the groups that are to be fetched after that.
+        """Run the automatic work in groups, such as rejoining; return the groups to fetch afterwards.
 
-        ``groups``: the user's, as the server lists them now. Raises SessionOverError; whatever else fails is tried
-        again later.
+        ``groups``: the server's current list. Raises SessionOverError; other failures are retried later.
         """
         ...
 
     def close(self) -> None:
-        """Close what it has open."""
+        """Close the codec's files."""
         ...
 
 
 class PlaintextCodec:
-    """Text as it is, in UTF-8. IT DOES NOT ENCRYPT: the server and its operator can read everything.
+    """Sends texts in UTF-8. IT DOES NOT ENCRYPT: the server and its operator can read everything.
 
-    What MLS would have in commits, welcomes and group info is a word here.
+    Commits, Welcomes and group infos are placeholder words.
     """
 
     _CONTROL = b"\x00conclave plaintext "
@@ -302,7 +300,7 @@ class PlaintextCodec:
     is_due = False
 
     def view(self, group_id: UUID) -> GroupView:
-        """Say that nothing is encrypted."""
+        """Return that nothing is encrypted."""
         return PLAIN
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
@@ -324,14 +322,14 @@ class PlaintextCodec:
     def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
         """Return the text in UTF-8. Raises ValueError for a text that is empty or begins with NUL."""
         if not text or text.startswith("\x00"):
-            raise ValueError("a message must not be empty, nor begin with NUL")
+            raise ValueError("a message must not be empty or begin with NUL")
         return text.encode()
 
     def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
-        """Do nothing: nothing is kept of what is sent."""
+        """Do nothing: sent texts are not kept."""
 
     def pending_resends(self) -> list[PendingResend]:
-        """Return nothing: a text can always be read."""
+        """Return nothing: all members can read a text."""
         return []
 
     def encode_resend(self, again: PendingResend) -> bytes:
@@ -342,32 +340,32 @@ class PlaintextCodec:
         """Do nothing."""
 
     def kept_numbers(self, group_id: UUID) -> list[int]:
-        """Return nothing: nothing is kept of what is sent."""
+        """Return nothing: sent texts are not kept."""
         return []
 
     def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Do nothing: nothing is kept of what is sent."""
+        """Do nothing: sent texts are not kept."""
 
     def pending_take_backs(self) -> list[tuple[UUID, int]]:
-        """Return nothing: nothing has to be sent anew."""
+        """Return nothing: texts are never resent."""
         return []
 
     def record_taken_back(self, group_id: UUID, number: int) -> None:
         """Do nothing."""
 
     def repeats_of(self, group_id: UUID, number: int) -> list[int]:
-        """Return nothing: nothing has to be sent anew."""
+        """Return nothing: texts are never resent."""
         return []
 
     def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
-        """Return False: there is nothing to judge."""
+        """Return False: there is nothing to check."""
         return False
 
     def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Do nothing."""
 
     def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Return the texts, but not what this codec gives in place of commits."""
+        """Return the texts; placeholders of commits are skipped."""
         return [
             Readable(each, self._text(each.mls_message))
             for each in messages
@@ -375,7 +373,7 @@ class PlaintextCodec:
         ]
 
     def _text(self, payload: bytes) -> str | None:
-        """Return a text; None if it is none: perhaps it is encrypted."""
+        """Return a text; None if it is not valid, as if it is encrypted."""
         try:
             text = payload.decode()
         except UnicodeDecodeError:
@@ -383,7 +381,7 @@ class PlaintextCodec:
         return None if text.startswith("\x00") else text
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """Do nothing: nothing is kept of what was decoded."""
+        """Do nothing: decoded texts are not kept."""
 
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Do nothing: there are no keys."""
@@ -403,7 +401,7 @@ class PlaintextCodec:
         """Do nothing: there are no keys."""
 
     def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
-        """Make key packages of chance: there is no key in them."""
+        """Return key packages of random bytes, without keys."""
         return NewKeyPackages(
             tuple(self._key_package() for _ in range(regular)), self._key_package() if last_resort else None
         )
@@ -412,19 +410,19 @@ class PlaintextCodec:
         return KEY_PACKAGE_START + self._CONTROL + os.urandom(16)
 
     def create(self, group_id: UUID) -> NewGroup:
-        """Return a word in place of group info."""
+        """Return a placeholder of a group info."""
         return NewGroup(self._CONTROL + b"group info")
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
-        """Return words in place of MLS messages."""
+        """Return placeholders of MLS messages."""
         return MembershipChange(self._CONTROL + b"add", self._CONTROL + b"group info", self._CONTROL + b"welcome")
 
     def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
-        """Return words in place of MLS messages."""
+        """Return placeholders of MLS messages."""
         return MembershipChange(self._CONTROL + b"remove", self._CONTROL + b"group info")
 
     def join(self, group_id: UUID, group_info: bytes) -> ExternalCommit:
-        """Return a word in place of an external commit."""
+        """Return a placeholder of an external commit."""
         return ExternalCommit(self._CONTROL + b"join")
 
     def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
@@ -445,7 +443,7 @@ class PlaintextCodec:
         """Do nothing: there are no keys."""
 
     def use_time(self, now: Callable[[], int]) -> None:
-        """Do nothing: there is nothing that has a time."""
+        """Do nothing: nothing depends on the time."""
 
     def schedule_check(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""

@@ -1,4 +1,4 @@
-"""What a client hears: the events of the protocol, and what it makes of them for an application."""
+"""News for the application: the protocol's events, and those that the library derives from them."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -8,36 +8,36 @@ from conclave.wire.events import Event
 
 @dataclass(frozen=True)
 class Lagged:
-    """The stream was read too slowly: ``lost`` events are gone, and the state has to be read again."""
+    """The stream was read too slowly: ``lost`` events were dropped, and the state must be read again."""
 
     lost: int
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message as the local history has it."""
+    """A message of the local history."""
 
     group_id: UUID
     sequence_num: int
     sender_id: UUID
-    text: str | None = field(repr=False)  # it does not belong into logs
+    text: str | None = field(repr=False)  # must not be logged
     """None if the codec could not read it."""
     created_at: int
     self_destruct_seconds: int
-    """Its lifetime once it was read; it counts from when ``Sync.read`` covers it."""
+    """Its lifetime after it is read, from when ``Sync.read`` covers it."""
     gone_at: int | None
-    """The first Unix second of the server at which it is gone, as far as is known now; None: it stays."""
+    """The first Unix second of the server at which it is gone, by current knowledge; None: never."""
 
     def is_gone(self, now: int) -> bool:
-        """Tell whether it may not be shown any more at the Unix second ``now``."""
+        """Return whether it must not be shown at the Unix second ``now``."""
         return self.gone_at is not None and self.gone_at <= now
 
 
 @dataclass(frozen=True)
 class MessageArrived:
-    """A message that is new to the application: each once, and those of a group in their order.
+    """A message that is new to the application: each once, in order within a group.
 
-    What the server has left out while its clock was in doubt comes late.
+    Messages that the server left out while its clock was in doubt arrive late.
     """
 
     message: Message
@@ -45,7 +45,7 @@ class MessageArrived:
 
 @dataclass(frozen=True)
 class MessagesGone:
-    """Messages are gone from the local history: do not show them any longer."""
+    """Messages were erased from the local history: remove them from the screen."""
 
     group_id: UUID
     sequence_nums: tuple[int, ...]
@@ -53,26 +53,26 @@ class MessagesGone:
 
 @dataclass(frozen=True)
 class TimeCorrected:
-    """A time was wrong by which messages were hidden: they may be there again, so read what you show again."""
+    """Messages were hidden by a wrong time, and may reappear: reload what you show."""
 
 
 @dataclass(frozen=True)
 class ClockDiffers:
-    """The machine's clock is ``seconds`` ahead of the server's; negative: behind. Lifetimes go by the server's."""
+    """The machine's clock is ``seconds`` ahead of the server's; negative: behind. Lifetimes follow the server's."""
 
     seconds: int
 
 
 @dataclass(frozen=True)
 class GroupGone:
-    """The user is not in a group any more, or it is deleted. What it had here is erased."""
+    """The user is no longer a member, or the group was deleted. Its local messages are erased."""
 
     group_id: UUID
 
 
 @dataclass(frozen=True)
 class PolicyChanged:
-    """How long messages of a group live now: -1 for ever, 0 until all have fetched, or seconds."""
+    """The effective lifetime of a group's messages changed: -1 unlimited, 0 until all have fetched, or seconds."""
 
     group_id: UUID
     effective_expiry_seconds: int
@@ -80,28 +80,28 @@ class PolicyChanged:
 
 @dataclass(frozen=True)
 class Online:
-    """The stream of events is open. What was missed follows."""
+    """The stream of events is open. Missed messages follow."""
 
 
 @dataclass(frozen=True)
 class Offline:
-    """There is no connection; it is tried again in ``retry_in`` seconds.
+    """The connection is lost; the next try is in ``retry_in`` seconds.
 
-    ``is_disk``: the disk is to blame, on which nothing can be stored.
+    ``is_disk``: the reason is the local disk, which cannot be written.
     """
 
     why: str
-    """For people."""
+    """The reason, for people."""
     retry_in: float
     is_disk: bool = False
 
 
 @dataclass(frozen=True)
 class KeyChanged:
-    """A person's key is another than the one that was known: say so loudly, in the group and before anything is sent.
+    """A user's key has changed: warn prominently, in the group and before anything is sent.
 
-    It may be a new device, or somebody who sits between. ``former`` and ``fingerprint`` are 64 hexadecimal digits;
-    ``was_verified``: the former one had been compared.
+    It may be a new device, or a man in the middle. ``former`` and ``fingerprint``: 64 hexadecimal digits.
+    ``was_verified``: the former key had been verified.
     """
 
     group_id: UUID
@@ -113,23 +113,24 @@ class KeyChanged:
 
 @dataclass(frozen=True)
 class EncryptionChanged:
-    """A group's encryption is not what it was: what ``Codec.view`` returns is to be read again."""
+    """A group's encryption has changed: call ``Codec.view`` again."""
 
     group_id: UUID
 
 
 @dataclass(frozen=True)
 class EncryptionNotice:
-    """What people should know of a group's encryption, in one sentence. ``kind`` is what to decide by:
+    """A sentence for people about a group's encryption. Decide by ``kind``:
 
-    "joined": what was said before the user came cannot be read. "returned": the user came back with new keys, and what
-    was said while they were missing cannot be read. "refused": something that the server handed out was not what it
-    seems, and was not taken; ``user_id``: from whom it seems to be. "stranger": ``user_id`` has keys of the group
-    without being a member. "mended": such keys were taken away. "replaced": another device of the account has taken the
-    place of this one, which stays out until ``Sync.reset``. "restored": the keys here were an old copy, and are not
-    used. "lost": this client could not follow the others, or its state of the group cannot be used; after both it comes
-    in again by itself. "removed": ``user_id`` has taken the keys of ``other_id`` out of the group. "welcomed":
-    ``user_id`` has signed the welcome by which the user came in.
+    - "joined": messages from before the user joined cannot be decrypted.
+    - "returned": the user rejoined with new keys; messages from the time without keys cannot be decrypted.
+    - "refused": data from the server was invalid, and was rejected. ``user_id``: the claimed sender.
+    - "stranger": ``user_id`` has keys of the group, and is not a member. "mended": such keys were removed.
+    - "replaced": another device of the account has replaced this one, until ``Sync.reset``.
+    - "restored": the local keys were an old copy, and are not used any more.
+    - "lost": this client's state of the group was unusable, or in another branch. It rejoins automatically.
+    - "removed": ``user_id`` has removed the keys of ``other_id`` from the group.
+    - "welcomed": ``user_id`` has signed the Welcome by which the user joined.
     """
 
     group_id: UUID
@@ -140,7 +141,7 @@ class EncryptionNotice:
 
 
 EncryptionNews = KeyChanged | EncryptionChanged | EncryptionNotice
-"""News of a group's encryption."""
+"""News about a group's encryption."""
 
 News = (
     Event

@@ -18,37 +18,37 @@ from conclave.wire.formats import Format
 from conclave.wire.schemas.base import RequestSchema, schema_instance
 
 MAX_NUMBER = 2**60
-"""No number, id or time of the protocol comes near it: the server's last second is 2**53 - 1."""
+"""Bound of the numbers in answers. The greatest valid one is a time, 2**53 - 1."""
 
 DECODE_ERRORS = (DecodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
-"""What reading raises if a value is not what the protocol says."""
+"""What decoding raises for a malformed value."""
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 
 def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
-    """Write a request: an object of the class that ``schema`` makes. What is None is left out. Raises InputError."""
+    """Encode a request, an object of the class that ``schema`` loads. None values are omitted. Raises InputError."""
     given = {name: value for name, value in vars(request).items() if value is not None}
     values: Mapping[str, Any] = schema_instance(schema).dump(given)
-    # An id that was not given is empty, and a number 0: protobuf has none then, and JSON no such field.
+    # A missing id is empty, and a missing number 0: both formats omit them.
     absent = dict.fromkeys(schema.drop_zero, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
     try:
         return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else formats.write(present)
     except (TypeError, UnicodeError) as error:
-        text = "a text of the request cannot be written in UTF-8: it has half of a character"
+        text = "a text of the request cannot be encoded in UTF-8: it has an unpaired surrogate"
         raise InputError(400, ErrorCode.INPUT_VALIDATION, text) from error
 
 
 def read(written_in: Format, kind: type[T], body: bytes) -> T:
-    """Read an answer. Fields that ``kind`` does not know are left out. Raises AnswerError."""
+    """Decode an answer. Unknown fields are ignored. Raises AnswerError."""
     try:
         if written_in is Format.PROTOBUF:
             return from_protobuf(kind, getattr(conclave_pb2, kind.wire).FromString(body))  # type: ignore[attr-defined]  # all kinds have it
         return from_json(kind, orjson.loads(body))
     except DECODE_ERRORS as error:
-        raise AnswerError(f"the answer is no {kind.wire}: {error}") from error  # type: ignore[attr-defined]  # as above
+        raise AnswerError(f"the answer is not a valid {kind.wire}: {error}") from error  # type: ignore[attr-defined]  # as above
 
 
 def _readers_of(kind: Any) -> dict[str, tuple[Convert, Convert]]:
@@ -56,7 +56,7 @@ def _readers_of(kind: Any) -> dict[str, tuple[Convert, Convert]]:
 
 
 def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return what JSON's values say."""
+    """Return an object from decoded JSON."""
     known = {
         name: convert(values[name])
         for name, (convert, _) in _readers_of(kind).items()
@@ -66,7 +66,7 @@ def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def from_protobuf(kind: type[T], message: Message) -> T:
-    """Return what a protobuf message says."""
+    """Return an object from a protobuf message."""
     enums = {each.name: each.enum_type for each in message.DESCRIPTOR.fields if each.enum_type}
     values = {}
     for name, (_, convert) in _readers_of(kind).items():
@@ -78,7 +78,7 @@ def from_protobuf(kind: type[T], message: Message) -> T:
 
 @cache
 def _readers(kind: type[Any]) -> dict[str, tuple[Convert, Convert]]:
-    """Return how each field of a class is read from JSON and from protobuf."""
+    """Return the converters of each field of a class, from JSON and from protobuf."""
     hints = get_type_hints(kind)
     return {
         each.name: (_converter(hints[each.name], _JSON), _converter(hints[each.name], _PROTOBUF))
@@ -91,17 +91,17 @@ def _required(kind: Any) -> set[str]:
 
 
 def _converter(hint: Any, by_type: Mapping[Any, Convert]) -> Convert:
-    """Return what reads a value of a type: a UUID, bytes, a number, text, one of our classes, or a tuple of these."""
+    """Return the converter for a type: UUID, bytes, int, str, a class of answers, or a tuple of these."""
     if get_origin(hint) is tuple:
         each = _converter(get_args(hint)[0], by_type)
         return lambda values: tuple(each(value) for value in values)
-    if isinstance(hint, UnionType):  # UUID | None: empty where there is none
+    if isinstance(hint, UnionType):  # UUID | None: None is encoded as empty
         some = _converter(get_args(hint)[0], by_type)
         return lambda value: some(value) if value else None
     if hint in by_type:
         return by_type[hint]
     if isinstance(hint, type) and hasattr(hint, "wire"):
-        return lambda values: by_type[Message](hint, values)  # type: ignore[call-arg]  # the readers of messages take two
+        return lambda values: by_type[Message](hint, values)  # type: ignore[call-arg]  # converters of messages take two
     return lambda value: value
 
 
@@ -110,15 +110,15 @@ def _base64(text: str) -> bytes:
 
 
 def _read_int(value: Any) -> int:
-    """Return a number that can be stored, also as a sum of a few such."""
+    """Return an int that fits into 64 bits, with room for sums."""
     if type(value) is not int or abs(value) >= MAX_NUMBER:
-        raise ValueError("a number is none, or out of range")
+        raise ValueError("a value is not an integer, or is out of range")
     return value
 
 
 def _read_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("a text is none")  # noqa: TRY004 - what is wrong is the answer, not a call
+        raise ValueError("a value is not a string")  # noqa: TRY004 - the answer is wrong, not the call
     return value
 
 

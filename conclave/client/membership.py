@@ -1,4 +1,4 @@
-"""Coming into groups and leaving them, with what a codec has to say to it."""
+"""Joins, leaves and changes groups, with the codec's part of it."""
 
 import contextlib
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from conclave.errors import ErrorCode
 
 
 class MembershipManager:
-    """What changes who is in a group, for a user with a codec. Every method raises ClientError.
+    """Changes the members of groups, for a user with a codec. Every method raises ClientError.
 
-    None is repeated by itself: after a NoAnswerError look at the groups and the invites first.
+    Nothing is repeated automatically: after a NoAnswerError check the groups and the invites first.
     """
 
     def __init__(self, client: Client, codec: Codec, changed: Callable[[UUID], None] = lambda _: None) -> None:
-        """``changed``: is told of groups that are to be fetched, since no event tells the user of own commits."""
+        """``changed``: called with each group to fetch, since the server sends no event for the user's own commits."""
         self._client = client
         self._codec = codec
         self._changed = changed
 
     async def create(self, group_name: str, alias: str = "", *, public: bool = False) -> UUID:
-        """Create a group, and begin it in the codec."""
+        """Create a group, also in the codec; return its id."""
         group_id = await self._client.create_group(group_name, alias)
-        beginning = self._codec.create(group_id)
-        await self._client.commit(group_id, group_info=beginning.group_info, mls_group_id=beginning.mls_group_id)
+        created = self._codec.create(group_id)
+        await self._client.commit(group_id, group_info=created.group_info, mls_group_id=created.mls_group_id)
         if public:
             await self._client.update_group(group_id, visibility="public")
         return group_id
 
     async def invite(self, group_id: UUID, username: str) -> None:
-        """Invite a user: take a key package, and deposit what it needs. Raises ResourceError if there is none yet."""
+        """Invite a user, with a commit and a Welcome. Raises ResourceError if the user has no key package."""
         user = await self._client.user(username)
         try:
             taken = await self._client.key_packages_for(group_id, [user.user_id])
@@ -42,25 +42,25 @@ class MembershipManager:
             raise ResourceError(
                 error.status,
                 error.code,
-                f"{username} has no keys yet, and cannot be invited: they come with the first login of {username} in a"
-                " client; invite again after that",
+                f"{username} has no keys yet, and cannot be invited: invite again after the first login of {username}"
+                " in a client",
             ) from error
         [package] = [each.key_package_data for each in taken if each.user_id == user.user_id] or [b""]
         change = self._codec.add(group_id, user.user_id, package)
         await self._client.deposit_invite(group_id, user.user_id, change.commit, change.welcome, change.group_info)
 
     async def join(self, group_id: UUID) -> None:
-        """Join a public group, and tell its members by an external commit. Raises ClientError.
+        """Join a public group by an external commit. Raises ClientError.
 
-        Where the codec cannot come in, the user is no member after it. If another commit came first, the user is one,
-        and the codec makes the commit anew by itself.
+        If the codec cannot join, the user leaves the group again. If another commit came first, the user stays a
+        member, and the codec retries in the background.
         """
         try:
             group_info = await self._client.join(group_id)
             try:
                 joining = self._codec.join(group_id, group_info)
             except EncryptionError:
-                with contextlib.suppress(ClientError):  # the server undoes it too, but later
+                with contextlib.suppress(ClientError):  # the server undoes the join too, but later
                     await self.leave(group_id)
                 raise
             try:
@@ -70,9 +70,8 @@ class MembershipManager:
                     raise
                 self._codec.drop_state(group_id)
         finally:
-            self._codec.schedule_check(
-                group_id
-            )  # an answer may be lost, and no event tells the user of what is the user's
+            # The answer may be lost, and the server sends no event for own changes.
+            self._codec.schedule_check(group_id)
             self._changed(group_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, *, ban: bool = False) -> None:
@@ -85,6 +84,6 @@ class MembershipManager:
             self._changed(group_id)
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group. ``Sync.leave`` erases what is here of it too."""
+        """Leave a group. ``Sync.leave`` also erases its local messages."""
         await self._client.leave(group_id)
         self._codec.forget(group_id)

@@ -1,4 +1,4 @@
-"""Brings a local history in step with the server: what was missed is fetched, what is gone is erased."""
+"""Brings a local history in step with the server: fetches what was missed, erases what is gone."""
 
 import asyncio
 import contextlib
@@ -18,24 +18,24 @@ from conclave.wire import events as protocol
 from conclave.wire.results import FetchedMessage
 
 PAGE_SIZE = 200
-"""At most 200 messages are fetched at once; fewer on a link on which so many do not arrive."""
+"""Messages per page; halved whenever no answer arrives, as on a slow link."""
 
 PAGES_BEFORE_GROWTH = 8
-"""After 8 smaller pages that arrived, one of twice the size is asked for."""
+"""After this many pages, a reduced page size is doubled."""
 
 CONFIRM_SECONDS = 5.0
-"""If the application ends while a page is being confirmed, that may take 5 seconds more."""
+"""How long ``Mirror.close`` waits for requests that confirm a page."""
 
 
 class _Page(NamedTuple):
-    """Messages, and whether the server did not know the time when it put them together."""
+    """Messages, and whether the server's clock was in doubt."""
 
     messages: tuple[FetchedMessage, ...]
     in_doubt: bool
 
 
 class Mirror:
-    """A history that follows the server. Every method raises ClientError, and may be called again after that."""
+    """Keeps a history equal to the server's state. Methods raise ClientError, and may be called again after it."""
 
     def __init__(self, client: Client, history: History, codec: Codec) -> None:
         self._client = client
@@ -53,9 +53,10 @@ class Mirror:
         self._forgotten_count = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
-        """Read the whole state, and fetch what was missed."""
+        """Read the whole state, and fetch everything missed."""
         self._has_skipped = False
-        known = self._history.groups().keys() | self._codec.groups()  # one that is made meanwhile is not on the list
+        # Before the request: a group created meanwhile is not in its answer.
+        known = self._history.groups().keys() | self._codec.groups()
         current = {each.group_id: each for each in await self._client.groups()}
         for group_id in known - current.keys():
             for gone in self.forget_group(group_id):
@@ -77,17 +78,17 @@ class Mirror:
                 )
 
     def has_reported(self, invite: protocol.InviteReceived) -> bool:
-        """Tell whether the application has heard of an invite, which came while everything was read."""
+        """Return whether an invite was already reported to the application."""
         return invite.invite_id in self._reported_invites
 
     def record_invite(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
-        """Note that the application hears of an invite."""
+        """Record that an invite is reported to the application; return it."""
         self._reported_invites.add(invite.invite_id)
         self._inviters[invite.group_id] = invite.inviter_id
         return invite
 
     async def refresh(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Read a group's policy, and fetch what is new."""
+        """Read a group's policy, and fetch new messages."""
         try:
             async for each in self._read_policy(group_id):
                 yield each
@@ -115,7 +116,7 @@ class Mirror:
             yield gone
 
     async def _read_all_taken_back(self, group_id: UUID) -> None:
-        """Forget what was taken back of the messages that are here: the policy lists only the last ones."""
+        """Erase local messages that were taken back: the first answer lists only the last ones."""
         held = [
             *self._codec.kept_numbers(group_id),
             *(each.sequence_num for each in self._history.messages(group_id, limit=1)),
@@ -125,12 +126,12 @@ class Mirror:
             found = await self._client.retention(group_id, taken_back_after=after)
             self.forget_taken_back(group_id, found.taken_back)
             last = max(found.taken_back, default=0)
-            more, after = found.more and last > after, last  # a server that lists nothing new has no more
+            more, after = found.more and last > after, last  # a list without greater numbers is the end
 
     async def _compare_self_destructing(self, group_id: UUID) -> None:
-        """Forget what the user may not see any more: another device of the user's may have read it.
+        """Erase self-destructing messages that the server no longer shows: another device may have read them.
 
-        Not while the server's clock may be wrong: what that hides is there again once it is right.
+        Skipped while the server's clock is in doubt: messages that it hides may reappear.
         """
         numbers = self._history.self_destructing(group_id)
         if not numbers:
@@ -149,9 +150,9 @@ class Mirror:
             self._has_skipped = True
 
     async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
-        """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more.
+        """Erase the messages of those of ``user_ids`` whose accounts are deleted.
 
-        ``known``: of whom that is known; users that are asked about are added.
+        ``known``: a cache of whether an account is deleted; new answers are added.
         """
         for user_id in user_ids:
             if user_id not in known:
@@ -167,14 +168,14 @@ class Mirror:
         return False
 
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Fetch all that comes after what the history has, store it, and tell it.
+        """Fetch everything after the end of the history, store it, and report it.
 
-        The last page is empty: only that says that nothing follows, and it confirms the one before. The first time
-        nothing is told before that, since a codec encrypts nothing until it has read everything. If pages have left
-        something out because the server did not know the time, what comes after them is fetched again first.
+        The last page is empty: it marks the end, and confirms the page before. The first time, nothing is reported
+        until then, since a codec encrypts only after it has read everything. Pages that may lack messages because the
+        server's clock was in doubt are fetched again first.
 
-        A page is confirmed as soon as it is stored, by asking for the next one: the application may take long to
-        handle its messages, or may end meanwhile.
+        A page is confirmed as soon as it is stored, by requesting the next one: the application may need long for its
+        messages, or end meanwhile.
         """
         async for each in self._prepare(group_id):
             yield each
@@ -198,18 +199,18 @@ class Mirror:
                 self._has_skipped |= lacks_some
                 return
             page = await asyncio.shield(following)
-            if self._forgotten_count != forgotten:  # the user has left a group: nothing of it is decoded any more
+            if self._forgotten_count != forgotten:  # a group was left meanwhile: drop the page, it must not be decoded
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
 
     def _after(self, group_id: UUID, *, again: bool) -> int:
-        """Return the number after which to fetch next."""
+        """Return the number after which to fetch next. ``again``: repeat incomplete pages first."""
         number = self._history.refetch_after(group_id) if again else None
         return self._history.fetched_up_to(group_id) if number is None else number
 
     def _store(self, group_id: UUID, after: int, page: _Page) -> None:
-        """Store what is new on a page. An empty one says that nothing is left of what comes after it."""
+        """Store the new messages of a page. An empty page means that nothing follows ``after``."""
         numbers = [each.sequence_num for each in page.messages]
         up_to = numbers[-1] if numbers else self._history.fetched_up_to(group_id)
         new = self._history.not_fetched(group_id, numbers)
@@ -218,20 +219,20 @@ class Mirror:
         self._codec.record_stored(group_id, up_to)
 
     def _request_page(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
-        """Begin to fetch the next page of a group. That goes on if the application does not wait for it."""
+        """Start a task that fetches the next page. It continues if the caller is cancelled."""
         task = asyncio.create_task(self._page(group_id, after))
         self._page_requests.add(task)
 
         def ended(task: "asyncio.Task[_Page | None]") -> None:
             self._page_requests.discard(task)
             if not task.cancelled():
-                task.exception()  # marks it as retrieved: it may not be awaited again
+                task.exception()  # marks the exception as retrieved
 
         task.add_done_callback(ended)
         return task
 
     async def close(self) -> None:
-        """Let what confirms the last page still reach the server, for CONFIRM_SECONDS at most."""
+        """Wait up to CONFIRM_SECONDS for requests that confirm the last page."""
         asking = tuple(self._page_requests)
         try:
             if asking:
@@ -242,7 +243,7 @@ class Mirror:
         await asyncio.gather(*asking, return_exceptions=True)
 
     async def _page(self, group_id: UUID, after: int) -> _Page | None:
-        """Fetch the next page of a group. Return None if the user is no member."""
+        """Fetch the next page of a group. Return None if the user is not a member."""
         try:
             page = await self._fetch(group_id, after)
         except GroupError as error:
@@ -251,21 +252,21 @@ class Mirror:
             raise
         numbers = [after, *(each.sequence_num for each in page.messages)]
         if any(number <= former for former, number in pairwise(numbers)):
-            raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
+            raise AnswerError("the server's messages are out of order")  # prevents an endless loop
         return page
 
     async def _prepare(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Read what has to be there before a group's messages: its policy, and the keys to read them with."""
+        """Read what a group's messages depend on: its policy, and its keys."""
         if group_id not in self._history.groups():
             async for each in self._read_policy_if_member(group_id):
                 yield each
         if not self._codec.has_keys(group_id):
-            await self.take_welcomes()  # it was stored before any message that it is for
+            await self.take_welcomes()  # the server stores a Welcome before the first message that needs it
 
     async def _prepare_page(self, group_id: UUID, page: Sequence[FetchedMessage]) -> AsyncIterator[n.News]:
-        """Read what has to be known before a page is stored: who is an admin now, and the policy in force.
+        """Read what storing a page depends on: the current admins and the policy in force.
 
-        By a former policy the history would refuse what is served now.
+        By an outdated policy the history would reject valid messages.
         """
         if self._codec.needs_members(group_id, page):
             self._codec.update_members(await self._client.groups())
@@ -275,16 +276,16 @@ class Mirror:
 
     @property
     def needs_comparison(self) -> bool:
-        """Whether something was not compared, or left out, while the server's clock was in doubt, and can come now."""
+        """Whether comparisons or messages were skipped while the server's clock was in doubt, and can be repeated."""
         return self._has_skipped and self._history.is_time_known
 
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
-        """Fetch a page of a group, as large as the link carries."""
+        """Fetch a page of a group, with a size that the link can carry."""
         unknown_time_count = self._history.unknown_time_count
         try:
             page = await self._client.fetch(group_id, after, self._page_size, include_redacted=include_redacted)
         except NoAnswerError:
-            self._page_size, self._pages_arrived = max(1, self._page_size // 2), 0  # or it would be asked for for ever
+            self._page_size, self._pages_arrived = max(1, self._page_size // 2), 0  # a smaller page may arrive
             raise
         self._pages_arrived += 1
         if self._pages_arrived % PAGES_BEFORE_GROWTH == 0:
@@ -296,11 +297,11 @@ class Mirror:
             async for each in self._read_policy(group_id):
                 yield each
         except GroupError as error:
-            if not is_not_member(error):  # the fetch that follows says so too
+            if not is_not_member(error):  # the fetch that follows handles it
                 raise
 
     async def _report(self, group_id: UUID, *, is_last: bool, has_all: bool) -> AsyncIterator[n.News]:
-        """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
+        """Report stored messages once the group is caught up: the application can send only after that."""
         if is_last:
             self._codec.record_caught_up(group_id, has_all=has_all, last=self._last_numbers.get(group_id, 0))
             if has_all and self._history.is_time_known:
@@ -311,34 +312,34 @@ class Mirror:
                 yield each
 
     def forget_erased(self) -> None:
-        """Have nothing kept of what the history has had and has erased: no server is needed to know that."""
+        """Erase the codec's copies of messages that the history has erased, without the server."""
         for group_id in self._codec.groups():
             up_to = self._history.fetched_up_to(group_id)
-            with contextlib.suppress(DiskError):  # after the next fetch it is tried again
+            with contextlib.suppress(DiskError):  # retried after the next fetch
                 self._codec.record_stored(group_id, up_to)
                 self._forget_kept(group_id, up_to)
 
     def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
-        """Have nothing kept of messages that went while no program ran; ``up_to``: of those up to a number."""
+        """Erase the codec's copies of messages that the history lacks; ``up_to``: only up to that number."""
         kept = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
         if kept and (gone := set(kept) - self._history.present(group_id, kept)):
             self._codec.erase_messages(group_id, gone)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Tell messages that the application has not had. One counts as had once the next thing is asked for.
+        """Yield messages that the application has not handled. One counts as handled once the next is requested.
 
-        Other tasks go on between two: each is written to the disk, and a screen would stand still for all of a page.
+        Other tasks run between two messages: each is a write to the disk, and a screen must stay responsive.
         """
         while waiting := self._history.unhandled(group_id):
             for message in waiting:
                 if message.is_gone(self._history.now()):
-                    break  # for good, or only while a time is in doubt: the history knows
+                    break  # expired, or hidden by an unconfirmed time
                 yield n.MessageArrived(message)
                 self._history.mark_handled(group_id, message.sequence_num)
                 await asyncio.sleep(0)
 
     def _decode(self, group_id: UUID, page: Sequence[FetchedMessage]) -> list[IncomingMessage]:
-        """Return what is for people in a page. What a codec keeps for itself is not stored."""
+        """Decode a page; return the messages to store. The codec's own messages are not stored."""
         arrived = []
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
             content = None if text is None else text.encode()
@@ -348,17 +349,17 @@ class Mirror:
         return arrived
 
     def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
-        """Tell whether a page goes by another policy than the one that is known here, or has commits that are kept."""
+        """Return whether the expiry of a message contradicts the known policy."""
         expiry = self._history.groups().get(group_id, -1)
         return any(each.expires_at != (each.created_at + expiry + 1 if expiry > 0 else 0) for each in page)
 
     async def report_read(self) -> None:
-        """Tell the server what the user has seen, as far as it does not know."""
+        """Send read receipts that the server does not have."""
         for group_id, up_to in self._history.unreported_reads().items():
             try:
                 await self._client.read(group_id, up_to)
             except GroupError:
-                continue  # no member any more: the group goes with the next catch-up
+                continue  # not a member any more: the next catch-up erases the group
             self._history.mark_reported(group_id, up_to)
 
     async def take_welcomes(self) -> None:
@@ -366,24 +367,24 @@ class Mirror:
         for welcome in await self._client.welcomes():
             inviter = self._inviters.get(welcome.group_id)
             if not self._codec.join_by_welcome(welcome.group_id, welcome.welcome_message, inviter):
-                continue  # it may be for another device
-            with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
+                continue  # it may be for another device of the user
+            with contextlib.suppress(ResourceError):  # already accepted, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)
 
     async def run_maintenance(self) -> set[UUID]:
-        """Have the codec do what goes on by itself; return the groups that are to be fetched then."""
+        """Run the codec's maintenance; return the groups to fetch afterwards."""
         return await self._codec.run_maintenance(self._client, await self._client.groups())
 
     def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
-        """Erase what is here of a group that the user is not in any more."""
+        """Erase all local data of a group that the user has left."""
         self._codec.forget(group_id)
         self._forgotten_count += 1
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def record_erased(self, erased: Sequence[ErasedMessage]) -> None:
-        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more.
+        """Queue news of erased messages, and erase the codec's copies: resending them would extend their lifetime.
 
-        Raises DiskError; what the codec could not erase is erased with the next call.
+        Raises DiskError; the next call repeats what the codec could not erase.
         """
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
@@ -399,16 +400,16 @@ class Mirror:
             del self._to_drop[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not, or goes."""
+        """Erase messages that were taken back, here or elsewhere, and their resent copies."""
         if numbers:
             self._codec.erase_messages(group_id, numbers, are_taken_back=True)
             self.record_erased(self._history.forget(group_id, list(numbers)))
 
     def handle_leave(self, group_id: UUID) -> None:
-        """The user has left a group: erase what is here of it, and tell that later."""
+        """Erase a group that the user has left, and queue the news."""
         self._gone += self.forget_group(group_id)
 
     def take_news(self) -> list[n.News]:
-        """Return what is gone, and what the codec has to say, and was not told."""
+        """Return the queued news of erased messages, and the codec's news."""
         gone, self._gone = self._gone, []
         return [*gone, *self._codec.take_news()]

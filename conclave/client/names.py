@@ -1,6 +1,6 @@
-"""Names of users and groups: what can be one is checked before it is sent, and a name is made of a title. Pure.
+"""Names of users and groups: validates them before they are sent, and derives a name from a title. Pure.
 
-What cannot be a name would only be refused, or lead to another path.
+The server would refuse an invalid name, and in a path it could name another resource.
 """
 
 import re
@@ -13,20 +13,20 @@ from conclave.errors import ErrorCode
 from conclave.wire.fields import NAME_RULE
 
 MAX_LENGTH = 64
-"""A name has at most 64 signs."""
+"""Maximum number of characters of a name."""
 
 _FORBIDDEN = re.compile("[^a-zA-Z0-9_]")
 
 _TRANSLITERATIONS = str.maketrans(
     {"ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "ł": "l", "Ł": "L", "đ": "d"}
 )
-"""Letters that are no other letter with a mark."""
+"""Letters that do not decompose into a base letter and an accent."""
 
 
 def check_name(field: str, name: str) -> str:
-    """Return a name of a user or a group that can be one. Raises InputError, as the server would, with the fault.
+    """Return a name of a user or a group if it is valid. Raises InputError, as the server would.
 
-    ``field``: what the protocol calls it, "username" or "group_name".
+    ``field``: the protocol's name for it, "username" or "group_name".
     """
     try:
         return str(NAME_RULE(name))
@@ -37,7 +37,7 @@ def check_name(field: str, name: str) -> str:
 
 
 def name_from_title(title: str) -> str:
-    """Return a name for a title, as Smith_v_Jones_2026 for Smith v. Jones, 2026; "" if nothing of it can be in one."""
+    """Return a name for a title: Smith_v_Jones_2026 for "Smith v. Jones, 2026"; "" if no character is usable."""
     plain = unicodedata.normalize("NFKD", title.translate(_TRANSLITERATIONS))
     letters = "".join(each for each in plain if not unicodedata.combining(each))
     return re.sub("[^a-zA-Z0-9]+", "_", letters).strip("_")[:MAX_LENGTH].rstrip("_")
@@ -47,7 +47,7 @@ def _describe_fault(name: str) -> str:
     other = _FORBIDDEN.search(name)
     if other:
         sign = "a space" if other[0] == " " else f'"{other[0]}"' if other[0].isprintable() else f"U+{ord(other[0]):04X}"
-        return f"{sign} at place {other.start() + 1} is none of them"
+        return f"{sign} at place {other.start() + 1} is not allowed"
     if name.startswith("_"):
         return "it begins with _"
     return f"it has {len(name)}"

@@ -1,4 +1,4 @@
-"""SQLite files that nobody else may read, and in which nothing stays that was erased."""
+"""SQLite files that only their owner can read, and in which erased data is overwritten."""
 
 import os
 import sqlite3
@@ -9,7 +9,7 @@ from pathlib import Path
 from conclave.client.errors import DiskError
 
 BUSY_SECONDS = 10.0
-"""Another process that has the same file open is waited for up to 10 seconds."""
+"""How long to wait for another process that has locked the file."""
 
 _FULL = 1
 
@@ -17,7 +17,7 @@ FULL = "the disk is full"
 
 _UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
-# With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
+# A rollback journal is truncated at each commit. A write-ahead log would keep erased data.
 _PRAGMAS = """
 PRAGMA secure_delete = ON;
 PRAGMA journal_mode = TRUNCATE;
@@ -28,7 +28,7 @@ PRAGMA foreign_keys = ON;
 
 
 def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """Open the file at ``path``, made with mode 0600 if it is not there, or a database in memory.
+    """Open the file at ``path``, created with mode 0600 if it does not exist; None: a database in memory.
 
     The connection is in autocommit mode. Raises OSError and sqlite3.Error.
     """
@@ -48,31 +48,30 @@ def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlit
 
 
 def enable_auto_vacuum(connection: sqlite3.Connection) -> None:
-    """Have each commit cut off the pages that it frees. A file that does not is made anew, in memory.
+    """Make each commit truncate the pages that it frees. An older file is rebuilt, in memory.
 
-    What a transaction writes to a page that was free has no before-image. So it would stay there if a crash or a full
-    disk ends the transaction: a text or a key that nothing refers to, for as long as the file exists. What it has added
-    to the end of the file is cut off.
+    The rollback journal has no copy of a free page. If a crash or a full disk ends a transaction, what it wrote to
+    free pages would stay in the file: a text or a key that nothing refers to. Pages appended to the file are truncated.
     """
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:
         connection.execute("PRAGMA auto_vacuum = FULL")
-        # Another process uses it, the disk is full, a page is rotten, memory is short: next time. It serves as it is.
+        # Another process uses the file, the disk is full, a page is damaged, or memory is short: retried at next start.
         with suppress(sqlite3.Error, MemoryError):
             connection.execute("VACUUM")
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Change the file in the block, all or nothing; it is on the disk at the end.
+    """Run the block in a transaction, which is on the disk at the end.
 
-    Raises DiskError if it cannot be written, and sqlite3.Error.
+    Raises DiskError if the file cannot be written, and sqlite3.Error.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more of the same
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary result code
         if code not in _UNWRITABLE:
             raise
         raise DiskError(FULL if code == sqlite3.SQLITE_FULL else f"the disk cannot be written: {error}") from error

@@ -1,4 +1,4 @@
-"""Sends anew what was sent, and could not be read by everybody: by keys that had passed, or that others do not have."""
+"""Resends texts that not all members could decrypt: their keys were outdated, or other members lack them."""
 
 import contextlib
 import hashlib
@@ -22,11 +22,11 @@ from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 
 REFUSAL_RETRY_SECONDS = 600.0
-"""What the server has refused for good is tried again after ten minutes: it may have been told otherwise by then."""
+"""Seconds before a refused text is tried again: an admin may have changed the group since."""
 
 
 class Resender:
-    """Sends what the codec has to be sent anew, while the first message is there and has half its time left."""
+    """Resends the codec's pending texts while the original exists and has at least half its lifetime left."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Resender:
         chance: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_in_doubt``: tells of a group whether a member's key is to be judged first. ``look_at``: fetches one.
+        """``has_changed_key``: whether a member's key must be confirmed first. ``request_fetch``: fetches a group.
 
-        ``backoff``: how long to wait after a server that cannot now.
+        ``backoff``: the delays while the server is busy or failing.
         """
         self._client, self._history, self._codec = client, history, codec
-        self._has_changed_key, self._look_at = has_changed_key, request_fetch
+        self._has_changed_key, self._request_fetch = has_changed_key, request_fetch
         self._backoff, self._chance, self._clock = backoff, chance, clock
         self._failures, self._not_before = 0, 0.0
         self._refused: dict[int, float] = {}
@@ -52,11 +52,11 @@ class Resender:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to try again what the server could not do before."""
+        """Whether a failed request is due again."""
         return bool(self._failures) and self._clock() >= self._not_before
 
     async def send(self) -> None:
-        """Send what can be sent now, take back what is unwanted. Raises SessionOverError, and NoAnswerError."""
+        """Send pending texts, and take back unwanted copies. Raises SessionOverError and NoAnswerError."""
         if self._failures and not self.is_due:
             return
         for group_id, number in self._codec.pending_take_backs():
@@ -69,7 +69,7 @@ class Resender:
         self._encoded = {key: encoded for key, encoded in self._encoded.items() if key in keys}
         for again in waiting:
             if self._is_too_old(again):
-                if self._history.is_time_known:  # otherwise it may come back
+                if self._history.is_time_known:  # otherwise the message may reappear
                     self._codec.drop_resend(again.key)
             elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
                 self._record_failure()
@@ -81,7 +81,7 @@ class Resender:
         self._not_before = self._clock() + self._backoff.delay(self._failures, self._chance())
 
     async def _take_back(self, group_id: UUID, number: int) -> bool:
-        """Take a message back whose first one was, while it was under way. False: the server cannot now."""
+        """Take back a resent copy whose original was taken back. Return False if the server cannot do it now."""
         try:
             await self._client.take_back(group_id, number)
         except SessionOverError:
@@ -89,13 +89,13 @@ class Resender:
         except RefusedError as error:
             if not is_final(error):
                 return False
-        self._codec.record_taken_back(group_id, number)  # or the user is no member any more, or it has gone
+        self._codec.record_taken_back(group_id, number)  # also if it is gone, or the user has left
         return True
 
     async def _send(self, again: PendingResend) -> bool:
-        """Send a text if it can be sent. False: the server cannot take any now."""
+        """Send a text if it can be sent. Return False if the server cannot accept any now."""
         if self._has_changed_key(again.group_id):
-            return True  # it was meant for those who had the former key
+            return True  # it was meant for the owner of the former key
         try:
             payload = self._payload(again)
         except (NotReadyError, ReplacedError):
@@ -107,23 +107,24 @@ class Resender:
             raise
         except RefusedError as error:
             if not is_final(error):
-                return False  # it may be there all the same, and comes back
+                return False  # the server may have stored it
             self._codec.discard_payload(again.group_id, payload)
             del self._encoded[again.key]
             self._refused[again.key] = self._clock() + REFUSAL_RETRY_SECONDS
-            self._look_at(again.group_id)  # the user may not be in it any more
+            self._request_fetch(again.group_id)  # the user may not be a member any more
             return True
         del self._encoded[again.key]
-        is_wanted = any(each.key == again.key for each in self._codec.pending_resends())  # or it is being taken back
+        # The text is not pending any more if the original was taken back meanwhile.
+        is_wanted = any(each.key == again.key for each in self._codec.pending_resends())
         self._codec.drop_resend(again.key)
-        if not is_wanted or not self._is_here(again):  # it went, and whoever took it back did not know of this one
+        if not is_wanted or not self._is_here(again):
             with contextlib.suppress(GroupError, ResourceError):
                 await self._client.take_back(again.group_id, number)
-        self._look_at(again.group_id)
+        self._request_fetch(again.group_id)
         return True
 
     def _payload(self, again: PendingResend) -> bytes:
-        """Return the same payload for each try in an epoch: each is kept until it comes back, and uses up a key."""
+        """Return the same payload for each try in an epoch: each new one is stored, and uses up a key."""
         epoch = self._codec.view(again.group_id).epoch
         former, payload = self._encoded.get(again.key, (-1, b""))
         if former != epoch:
@@ -132,11 +133,11 @@ class Resender:
         return payload
 
     def _is_here(self, again: PendingResend) -> bool:
-        """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        """Return whether the original still exists: not expired, self-destructed or taken back."""
         return self._original(again) is not None
 
     def _is_too_old(self, again: PendingResend) -> bool:
-        """Tell whether it is gone, or has half its time behind it: sent anew, it has the whole of it once more."""
+        """Return whether the original is gone, or past half its lifetime: a copy gets the whole lifetime again."""
         first, expiry = self._original(again), self._history.groups().get(again.group_id, -1)
         return first is None or (expiry > 0 and first.created_at + expiry // 2 < self._history.now())
 
@@ -159,6 +160,6 @@ async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -
 
 
 def _send_id(again: PendingResend) -> UUID:
-    """Return the same id for each try. Keys alone begin anew with a new file."""
-    told = f"{again.group_id} {again.original} {again.key}"
-    return UUID(bytes=hashlib.sha256(told.encode()).digest()[:16])
+    """Return the same id for each try. The group and the number are included, since a new file reuses keys."""
+    text = f"{again.group_id} {again.original} {again.key}"
+    return UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])

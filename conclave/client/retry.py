@@ -1,4 +1,4 @@
-"""How often a request is repeated, for how long, and how long is waited before."""
+"""How often and for how long a request is repeated, and the delays between tries."""
 
 import time
 from dataclasses import dataclass
@@ -6,39 +6,38 @@ from dataclasses import dataclass
 from conclave.client.errors import BusyError, ClientError, NoAnswerError, RefusedError
 
 MAX_REPEAT_SECONDS = 23 * 3_600.0
-"""A request is repeated for 23 hours at most, of which a machine may sleep most: a server knows a send for a day."""
+"""How long a request is repeated, time asleep included. The server remembers a send id for a day."""
 
 GATEWAY_STATUSES = (502, 503, 504)
-"""Answers of a proxy that has lost the server: as if there were no answer."""
+"""Statuses of a proxy that does not reach the server. They count as no answer."""
 
 
 def seconds_since_boot() -> float:
-    """Return seconds that only go forward, where the system can tell also while the machine sleeps."""
+    """Return monotonic seconds, including time asleep where the system supports it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Waits longer after each failure, by chance, so that many clients do not come back at once."""
+    """Exponential backoff with jitter, so that many clients do not return at once."""
 
     first: float = 0.25
-    """Up to so many seconds after the first failure, twice as many after the next, ``most`` at last."""
+    """Maximum delay in seconds after the first failure; doubled after each, up to ``most``."""
     most: float = 30.0
     tries: int = 8
-    """How often a request is sent at most."""
+    """Maximum number of times that a request is sent."""
     max_wait: float = 60.0
-    """A server that asks to come back after more seconds than these is not waited for."""
+    """If a busy server asks for a longer wait, in seconds, the request fails."""
 
     def delay(self, failures: int, chance: float) -> float:
-        """Return how many seconds to wait. ``failures``: in a row, at least 1. ``chance``: 0 to 1."""
+        """Return the seconds to wait. ``failures``: consecutive ones, at least 1. ``chance``: 0 to 1."""
         longest = min(self.most, self.first * 2.0 ** min(failures - 1, 32))
         return longest * (0.5 + chance / 2)
 
     def wait_after(self, error: ClientError, failures: int, chance: float, *, repeatable: bool) -> float | None:
-        """Return how many seconds to wait before a request is sent again; None: it is not.
+        """Return the seconds to wait before a request is sent again; None: do not repeat it.
 
-        ``repeatable``: it does no harm if the server does twice what it asks for. Otherwise it is sent again only if
-        the server says that it has done nothing.
+        ``repeatable``: executing it twice is harmless. Other requests are repeated only if the server did nothing.
         """
         if failures >= self.tries:
             return None

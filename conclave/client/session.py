@@ -1,4 +1,4 @@
-"""A session, and the file that keeps it from one start to the next. The file has the token: its mode is 0600."""
+"""A session, and the file that stores it between starts. The file contains the token: its mode is 0600."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from conclave.wire.formats import Format
 
 
 class SessionFileError(Exception):
-    """A session file cannot be used; the text says why, in a line."""
+    """A session file cannot be used; the text says why, in one line."""
 
 
 @dataclass(frozen=True)
 class LoginSession:
-    """Who is logged in where. The token is not shown by repr."""
+    """A user's session on a server. ``repr`` omits the token."""
 
     url: str
     user_id: UUID
@@ -26,7 +26,7 @@ class LoginSession:
     written_in: Format = Format.JSON
 
     def save(self, path: Path) -> None:
-        """Write it to ``path`` in one step, readable by this user only. Raises OSError."""
+        """Write the session to ``path`` atomically, readable only by its owner. Raises OSError."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         values = asdict(self) | {"user_id": str(self.user_id), "written_in": self.written_in.name.lower()}
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
@@ -43,23 +43,23 @@ class LoginSession:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return the session that a file has; None if there is no such file.
+        """Return the session from a file; None if the file does not exist.
 
-        Raises SessionFileError if others may read it, or if it is no session.
+        Raises SessionFileError if other users can read the file, or if it is invalid.
         """
         try:
             if path.stat().st_mode & 0o077:
                 raise SessionFileError(
-                    f"{path}: others may read this session: chmod 600 it, or remove it and log in again"
+                    f"{path}: other users can read this session: chmod 600 it, or remove it and log in again"
                 )
             values = json.loads(path.read_text(encoding="utf-8"))
             written_in = Format[values.pop("written_in").upper()]
             if not all(isinstance(each, str) for each in values.values()):
-                raise ValueError("all that a session has is text")  # noqa: TRY301 - it is one of the faults told below
+                raise ValueError("a value is not a string")  # noqa: TRY301 - handled below
             return cls(**values | {"user_id": UUID(values["user_id"]), "written_in": written_in})
         except FileNotFoundError:
             return None
         except OSError as error:
             raise SessionFileError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SessionFileError(f"{path}: is no session: remove it and log in again") from error
+            raise SessionFileError(f"{path}: is not a session: remove it and log in again") from error

@@ -1,4 +1,4 @@
-"""Reads one stream of server-sent events."""
+"""Reads a stream of server-sent events."""
 
 from collections.abc import AsyncIterator
 
@@ -18,9 +18,9 @@ _LAGGED = "lagged"
 
 
 async def read_events(response: ClientResponse, written_in: Format) -> AsyncIterator[Event | Lagged]:
-    """Yield the events of a stream until it ends. Those that this version does not know are left out.
+    """Yield the events of a stream until it ends. Unknown ones are skipped.
 
-    Raises NoAnswerError if the connection breaks, or falls silent, and AnswerError.
+    Raises NoAnswerError if the connection breaks or times out, and AnswerError.
     """
     name, data = "", ""
     try:
@@ -37,10 +37,10 @@ async def read_events(response: ClientResponse, written_in: Format) -> AsyncIter
                     yield event
     except (HttpError, TimeoutError, OSError) as error:
         raise NoAnswerError(f"the stream of events broke: {error or type(error).__name__}") from error
-    except LineTooLong as error:  # than 128 KiB: aiohttp reads no longer ones
-        raise AnswerTooLongError("the stream has a line that is longer than any event") from error
-    except (ValueError, HttpProcessingError) as error:  # no UTF-8, or no HTTP any more
-        raise AnswerError(f"the stream has what is no event: {error}") from error
+    except LineTooLong as error:  # aiohttp's limit is 128 KiB
+        raise AnswerTooLongError("the stream has a line that is too long") from error
+    except (ValueError, HttpProcessingError) as error:  # invalid UTF-8 or HTTP
+        raise AnswerError(f"the stream has a malformed event: {error}") from error
 
 
 def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
@@ -49,8 +49,8 @@ def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
             return Lagged(int(data))
         if written_in is Format.JSON:
             return marshal.from_json(EVENTS[name], orjson.loads(data)) if name in EVENTS else None
-        heard = conclave_pb2.ServerEvent.FromString(bytes.fromhex(data))
-        kind = next((field.name for field, _ in heard.ListFields()), "")
-        return marshal.from_protobuf(EVENTS[kind], getattr(heard, kind)) if kind in EVENTS else None
+        message = conclave_pb2.ServerEvent.FromString(bytes.fromhex(data))
+        kind = next((field.name for field, _ in message.ListFields()), "")
+        return marshal.from_protobuf(EVENTS[kind], getattr(message, kind)) if kind in EVENTS else None
     except marshal.DECODE_ERRORS as error:
-        raise AnswerError(f"the stream has what is no event: {error}") from error
+        raise AnswerError(f"the stream has a malformed event: {error}") from error

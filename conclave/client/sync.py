@@ -1,8 +1,7 @@
-"""Keeps a local history in step with the server, and tells an application what is new.
+"""Keeps a local history in step with the server, and reports news to the application.
 
-It subscribes first, then fetches everything after what the history has, and from then on takes events as hints to
-fetch. What is lost on the way is fetched later; what was fetched is stored in one transaction with how far the
-history is. So each message is there exactly once, in order.
+It subscribes to events first, then fetches everything after the end of the history; later events trigger fetches. A
+page and the history's position are stored in one transaction, so each message is stored exactly once, in order.
 """
 
 import asyncio
@@ -38,25 +37,25 @@ from conclave.wire import events as protocol
 DEFAULT_BACKOFF = Backoff()
 
 STABLE_SECONDS = 5.0
-"""A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once."""
+"""After a stream that lasted this long, the client reconnects at once."""
 
 MAX_UNSTABLE_FAILURES = 4
-"""After shorter ones it is waited longer each time, up to what follows on 4 failures: all is read again each time."""
+"""After shorter streams the delay grows, up to that of 4 failures: each connection reads the whole state again."""
 
 ENFORCE_INTERVAL = 0.5
-"""What may not be in the history any more goes within half a second."""
+"""Seconds between two checks for expired messages."""
 
 CLOCK_TOLERANCE = 60
-"""A clock of this machine that differs from the server's by more than a minute is told."""
+"""A greater difference, in seconds, between this machine's clock and the server's is reported."""
 
 READY_TIMEOUT, READY_POLL_INTERVAL = 30.0, 0.1
-"""A text waits up to 30 seconds for the keys of its group."""
+"""How long ``Sync.send`` waits for the keys of a group, and how often it checks, in seconds."""
 
 
 class Sync:
-    """One user's conversation. Use it within ``async with``, and iterate over it: it goes on until the session is over.
+    """Synchronizes one user. Use it within ``async with``, and iterate over it until the session is over.
 
-    The history is kept in order as long as it is iterated; expiry is enforced all the time.
+    The history is updated only while it is iterated; expiry is always enforced.
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class Sync:
         chance: Callable[[], float] = random.random,
         accept_changed_keys: bool = False,
     ) -> None:
-        """``client``: logged in. ``backoff``: how long to wait before the connection is tried again.
+        """``client``: logged in. ``backoff``: the delays before reconnecting.
 
-        ``takes_changed_keys``: nothing is sent to a group in which a member's key has changed, until that is judged by
-        ``Codec.verify`` or ``Codec.accept``; for an unattended bot: send all the same, also to an attacker.
+        ``accept_changed_keys``: send to groups with a member whose key has changed, possibly to an attacker. Otherwise
+        ``Codec.verify`` or ``Codec.accept`` has to be called first.
         """
         self.client = client
         self.history = history
@@ -117,9 +116,9 @@ class Sync:
     async def send(
         self, group_id: UUID, text: str, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
     ) -> int:
-        """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError.
+        """Send a text; return its number. It also arrives as a MessageArrived, in order. Raises ClientError.
 
-        KeyInDoubtError: a member's key has changed. ReplacedError: another device of the account is in.
+        KeyInDoubtError: a member's key has changed. ReplacedError: another device has replaced this one.
         ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
         """
         payload = await self._encode_when_ready(group_id, text, send_id)
@@ -128,10 +127,10 @@ class Sync:
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
-            if is_final(error):  # otherwise it may be there all the same, and comes back
+            if is_final(error):  # otherwise the server may have stored it
                 self.codec.discard_payload(group_id, payload)
             if is_not_member(error):
-                self.request_fetch(group_id)  # left from another device, which no event tells
+                self.request_fetch(group_id)  # left from another device, for which the server sends no event
             raise
         if not self.history.not_fetched(group_id, [number]):
             self.codec.discard_payload(group_id, payload, other_attempt_stored=True)
@@ -139,23 +138,23 @@ class Sync:
         return number
 
     async def take_back(self, group_id: UUID, number: int) -> None:
-        """Take a message back: see ``Client.take_back``. It goes from here too: a MessagesGone follows."""
+        """Take a message back: see ``Client.take_back``. It is erased here too: a MessagesGone follows."""
         await take_back(self.client, self.codec, group_id, number)
         self._mirror.forget_taken_back(group_id, [number])
         self._wake.set()
 
     async def _encode_when_ready(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
-        """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""
+        """Encode a text once the group has keys. Raises NotReadyError after READY_TIMEOUT."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT
         while True:
             if self._has_changed_key(group_id):
-                raise KeyInDoubtError("a member's key has changed: nothing is sent before you have judged it")
+                raise KeyInDoubtError("a member's key has changed: verify or accept it before you send")
             try:
                 return self.codec.encode(group_id, text, send_id=send_id)
             except NotReadyError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-            # While the caller handles news, nothing else goes on: what needs no fetching is done here.
+            # If the caller is handling news, the main loop is suspended: run the maintenance from here.
             await self._run_maintenance()
             self._wake.set()
             await asyncio.sleep(READY_POLL_INTERVAL)
@@ -164,10 +163,10 @@ class Sync:
         return not self._takes_changed_keys and bool(self.codec.view(group_id).changed)
 
     async def reset(self) -> None:
-        """Begin with new keys: for a device or keys that are lost. Raises ClientError.
+        """Replace all keys, after a device or keys were lost. Raises ClientError.
 
-        Others are told that the user's key has changed, and have to compare it anew. What was sent and not fetched
-        before cannot be read.
+        Other members see that the user's key has changed, and should verify it. Messages that were not fetched before
+        cannot be decrypted.
         """
         await self.client.reset_account()
         self.codec.reset_keys()
@@ -175,37 +174,36 @@ class Sync:
         self._wake.set()
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError.
+        """Leave a group, and erase its local messages: a GroupGone follows. Raises ClientError.
 
-        It follows after a NoAnswerError too, if the server has done it, and if the group was left before.
+        GroupGone also follows after a NoAnswerError if the server has executed the request.
         """
         try:
             await self.membership.leave(group_id)
         except BaseException:
-            self.request_fetch(group_id)  # the answer may be lost, or not waited for any more
+            self.request_fetch(group_id)  # the answer may be lost, or the call cancelled
             raise
         self._mirror.handle_leave(group_id)
         self._wake.set()
 
     def request_fetch(self, group_id: UUID) -> None:
-        """Have a group fetched without an event: none tells of what the user has sent from another device."""
+        """Fetch a group without an event: the server sends none for messages from the user's other devices."""
         self._to_fetch.add(group_id)
         self._wake.set()
 
     def read(self, group_id: UUID, up_to: int) -> None:
-        """Note that the user has really seen everything up to a number: the last that was shown, not that was fetched.
+        """Record that the user has seen everything up to a number: that of the last message shown, not fetched.
 
-        Timers of self-destructing messages run from now on, here at once, at the server as soon as it hears of it.
+        This starts the timers of self-destructing messages: locally at once, on the server with the next read receipt.
         """
         self.history.read(group_id, up_to)
         self._wake.set()
 
     def mark_seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Note messages that were on the user's screen, in any order: for a client that shows them one by one.
+        """Record messages that were on the user's screen, in any order.
 
-        Read, as after ``read``, is everything up to the first one of another user's that was not seen. ``numbers``:
-        None: the user wants to see nothing more of what is unread; self-destructing messages stay so until they are
-        seen.
+        Everything before the first unseen message of another user counts as read, as after ``read``. ``numbers``: None
+        marks all messages as seen except self-destructing ones.
         """
         self.history.mark_seen(group_id, self.client.session.user_id, numbers)
         self._wake.set()
@@ -241,7 +239,7 @@ class Sync:
                 yield each
 
     async def _follow(self, stream: AsyncIterator[protocol.Event | n.Lagged]) -> AsyncIterator[n.News]:
-        """Go by the events of a stream until it ends. Raises ClientError."""
+        """Handle the events of a stream until it ends. Raises ClientError."""
         reading: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
         try:
             while True:
@@ -261,7 +259,7 @@ class Sync:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def _wait_for(self, task: "asyncio.Task[protocol.Event | n.Lagged | None]") -> None:
-        """Wait until there is an event, or something to do without one."""
+        """Wait for an event or for ``_wake``."""
         waking = asyncio.create_task(self._wake.wait())
         try:
             await asyncio.wait({task, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -270,32 +268,32 @@ class Sync:
             await asyncio.gather(waking, return_exceptions=True)
 
     async def _wait_for_retry(self, seconds: float) -> AsyncIterator[n.News]:
-        """Wait for the next try; what goes meanwhile is told."""
+        """Wait before reconnecting; report what is erased meanwhile."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             for gone in self._take_news():
                 yield gone
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):  # wait_for loses a cancellation that comes with what it waits for
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation
                     await self._wake.wait()
 
     async def _run_pending_work(self) -> AsyncIterator[n.News]:
-        """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
+        """Do the work that needs no event: fetches, read receipts, keys; report what was erased."""
         self._wake.clear()
         self._raise_fault()
         for gone in self._take_news():
             yield gone
         while self._to_fetch:
-            # Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
+            # Removed first: a message sent during the fetch may be missing in it, and requests another one.
             group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
         await self._mirror.report_read()
         await self._key_package_stock.refill()
         await self._maintain_keys()
-        for told in self.codec.take_news():
-            yield told
+        for news in self.codec.take_news():
+            yield news
         if self.history.needs_time:
             await self.client.me()  # any answer has the time
         if has_reappeared := self.history.take_reappeared():
@@ -305,19 +303,19 @@ class Sync:
                 yield each
 
     async def _maintain_keys(self) -> None:
-        """Do what goes on by itself for the encryption."""
+        """Run the codec's maintenance, and resend texts."""
         await self._run_maintenance()
         await self._resender.send()
 
     async def _run_maintenance(self) -> None:
-        """Have the codec look at the groups that are due, unless it does so already."""
+        """Run the codec's maintenance if it is due and not running already."""
         if self.codec.is_due and not self._maintenance_lock.locked():
             async with self._maintenance_lock:
                 for group_id in await self._mirror.run_maintenance():
                     self.request_fetch(group_id)
 
     def _apply(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Return what an event leads to, before it is told."""
+        """Apply an event, before it is reported; return the news that result."""
         mirror = self._mirror
         match event:
             case n.Lagged():
@@ -337,19 +335,19 @@ class Sync:
                 return self._handle_removal(event)
             case protocol.GroupUpdate(update_type="commit") | protocol.IdentityReset():
                 self.codec.schedule_check(event.group_id)
-                return mirror.fetch(event.group_id)  # a commit may have come with it
+                return mirror.fetch(event.group_id)  # it may include a commit
             case protocol.GroupUpdate():
                 self.codec.schedule_check(event.group_id)
                 return mirror.refresh(event.group_id)
         return _iterate([])
 
     async def _handle(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Do what an event hints at, then tell it, unless all was told with that, or before it, or it is over."""
+        """Apply an event, then report it, unless its effects say the same, or it is outdated."""
         is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_reported(event)
         async for each in self._apply(event):
             yield each
         if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
-            is_told = event.group_id in self.history.groups()  # the user is back
+            is_told = event.group_id in self.history.groups()  # the user has joined again
         if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
@@ -359,9 +357,9 @@ class Sync:
                 yield each
 
     async def _handle_removal(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
-        """A member is gone: another one perhaps with the account, and perhaps with a commit.
+        """Handle a removed member: the account may be deleted, and a commit may follow.
 
-        A user who was removed may be back by now. What is here then stays, as it does where no event told of it.
+        The removed user may have joined again since; then the local messages are kept.
         """
         self.codec.schedule_check(event.group_id)
         if self._is_own(event):
@@ -382,13 +380,13 @@ class Sync:
             yield each
 
     def _take_news(self) -> list[n.News]:
-        """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
+        """Return news of erased messages. Raises the error of the enforcing task if it has failed."""
         if self._enforcing and self._enforcing.done():
             self._enforcing.result()
         return self._mirror.take_news()
 
     async def _enforce(self) -> None:
-        """Enforce expiry, whether there is a connection or not."""
+        """Enforce expiry, with or without a connection."""
         try:
             while True:
                 erased = list[ErasedMessage]()
@@ -407,13 +405,13 @@ class Sync:
             raise
 
     def _raise_fault(self) -> None:
-        """Raise DiskError if what is due could not be erased."""
+        """Raise DiskError if expired messages could not be erased."""
         if self._fault:
             raise self._fault
 
 
 def _is_retryable(error: ClientError) -> bool:
-    """Tell whether to try again later. Only what is wrong with the session ends the conversation."""
+    """Return whether to reconnect after an error. Only errors of the session end the synchronization."""
     return not isinstance(error, AuthError)
 
 

@@ -1,4 +1,4 @@
-"""Sends requests and reads their answers: time-outs, repeats, TLS, the token."""
+"""Sends requests and reads the answers: timeouts, repeats, TLS, the token."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ from aiohttp import (
 from yarl import URL
 
 from conclave.client import marshal
-from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
+from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, error_for
 from conclave.client.retry import GATEWAY_STATUSES, MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
@@ -36,39 +36,39 @@ from conclave.wire.schemas.base import RequestSchema
 API = "/api/v1"
 
 STREAM_TIMEOUT_SECONDS = 45.0
-"""A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
+"""Silence after which a stream counts as broken: the server writes to it every 15 seconds."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""An answer has at most 16 MiB, unpacked."""
+"""The maximum size of an answer, decompressed."""
 
 MAX_BODIES_BYTES = 64 * 1024 * 1024
-"""One with messages, welcomes, or groups and their members has at most 64 MiB.
+"""The maximum size of an answer with messages, welcomes, or groups with their members.
 
 A group with 300,000 members takes 57 MB in JSON.
 """
 
 MAX_ERROR_BYTES = 1024 * 1024
-"""An error has at most 1 MiB: it may name what is wrong with each item of a request, which has no more."""
+"""The maximum size of an error, which may have an entry for each item of a request."""
 
 _PIECE = 64 * 1024
 
 MAX_ERROR_CHARACTERS = 1_000
-"""Of the text of an error 1,000 characters are kept: it is shown to people."""
+"""The text of an error is shown to people: the rest is dropped."""
 
 T = TypeVar("T")
 
 
 def path(*parts: str | UUID) -> str:
-    """Return the path of a call, each part percent-encoded. Raises ValueError for a part that would lead elsewhere."""
-    told = [str(each) for each in parts]
-    if not {"", ".", ".."}.isdisjoint(told):
-        raise ValueError("a part of a path is empty, or leads out of it")
-    return "".join(f"/{quote(each, safe='')}" for each in told)
+    """Return a path of percent-encoded parts. Raises ValueError for an empty part, "." and ".."."""
+    texts = [str(each) for each in parts]
+    if not {"", ".", ".."}.isdisjoint(texts):
+        raise ValueError('a part of a path must not be empty, "." or ".."')
+    return "".join(f"/{quote(each, safe='')}" for each in texts)
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds for opening a connection, and for a whole request with its answer."""
+    """Seconds for opening a connection, and for a request with its answer."""
 
     connect: float = 10.0
     request: float = 60.0
@@ -80,24 +80,24 @@ class Call:
 
     method: str
     path: str
-    """Encoded, as ``path`` makes it."""
+    """Percent-encoded, from ``path``."""
     schema: type[RequestSchema] | None = None
     body: Any = None
-    """An object of the class that ``schema`` makes."""
+    """An object of the class that ``schema`` loads."""
     query: Mapping[str, str] | None = None
     repeatable: bool = False
-    """It does no harm if the server does it twice."""
+    """Executing it twice is the same as once."""
     max_bytes: int = MAX_ANSWER_BYTES
-    """The bytes that its answer may have."""
+    """The maximum size of the answer."""
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """Return what checks the server's certificate: by the system's authorities, or only by those of the file ``ca``."""
+    """Return the TLS context: trusts the system's certificate authorities, or only those of the file ``ca``."""
     return ssl.create_default_context(cafile=str(ca) if ca else None)
 
 
 class Transport:
-    """Talks to one server. ``async with`` opens and closes its connections."""
+    """The connection to one server. ``async with`` opens and closes it."""
 
     def __init__(
         self,
@@ -111,16 +111,16 @@ class Transport:
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        """``url``: as "https://chat.example.org". ``ca``: a file of authorities to trust in place of the system's.
+        """``url``: like "https://chat.example.org". ``ca``: a file of authorities to trust instead of the system's.
 
-        ``auth_header``: the header that the operator has set for the token. Raises ValueError for a URL that is none,
-        or that has a name, a password or a query in it.
+        ``auth_header``: the header for the token, as the operator has set it. Raises ValueError for an invalid URL,
+        and for one with a username, a password or a query.
         """
         self.url = URL(url.rstrip("/"))
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise ValueError("the server's address must begin with http:// or https://")
         if self.url.user or self.url.password or self.url.query_string or self.url.fragment:
-            raise ValueError("the server's address must have nothing but a host, a port and a path")
+            raise ValueError("the server's address must have only a host, a port and a path")
         self.written_in = written_in
         self.backoff = backoff
         self.token = ""
@@ -140,8 +140,7 @@ class Transport:
     async def __aenter__(self) -> Self:
         connector = TCPConnector(ssl=tls_context(self._ca)) if self.url.scheme == "https" else TCPConnector()
         self._http = ClientSession(connector=connector)
-        # By itself aiohttp repeats every GET, also that of a key package, of which each is handed out once. It has no
-        # public option against that.
+        # aiohttp repeats every GET, but fetching a key package twice uses up two. It has no public option for that.
         self._http._retry_connection = False  # noqa: SLF001 - see above
         return self
 
@@ -150,11 +149,11 @@ class Transport:
             await self._http.close()
 
     async def request(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
-        """Send a request, again if that may help, and return its answer.
+        """Send a request, with repeats, and return its answer.
 
-        ``written_in``: the format of both, where the protocol has only one. ``on_trouble`` hears of the first of
-        several tries that has no answer, since the last may come half a minute later; and, with None, of the next
-        answer. Raises ClientError.
+        ``written_in``: the format of both, where the protocol has only one. ``on_trouble`` is called after the first
+        try without an answer, since repeats may take half a minute, and with None after the next answer. Raises
+        ClientError.
         """
         failures, began = 0, self._clock()
         while True:
@@ -175,11 +174,11 @@ class Transport:
                 return found
 
     async def send(self, call: Call) -> None:
-        """Send a request whose answer has nothing to tell. Raises ClientError."""
+        """Send a request with an empty answer. Raises ClientError."""
         await self.request(call, EmptyResult)
 
     async def stream(self, path: str, query: Mapping[str, str]) -> ClientResponse:
-        """Open a stream: the caller closes it. Raises ClientError."""
+        """Open a stream, which the caller must close. Raises ClientError."""
         timeout = ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=STREAM_TIMEOUT_SECONDS)
         try:
             response = await self._session.get(
@@ -207,34 +206,36 @@ class Transport:
                 params=call.query,
                 headers=headers,
                 timeout=timeout,
-                allow_redirects=False,  # the token is for this server only
+                allow_redirects=False,  # a redirect would send the token to another server
                 skip_auto_headers=("Content-Type",),
             ) as response:
                 if response.status >= 300:
                     raise await self._refusal(response)
-                self._report_time(response)  # before the rest is read, which takes time
+                self._report_time(response)  # before the body, which may take long
                 found = await _read(response, call.max_bytes)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
         return marshal.read(written_in, kind, found) if kind is not EmptyResult else kind()
 
     async def _refusal(self, response: ClientResponse) -> ClientError:
-        """Return the error that an answer means."""
+        """Return the exception for an error response."""
         after = _parse_seconds(response.headers.get("Retry-After", ""))
         written_in = body_format(response.content_type)
         if written_in is None:
-            # Not the server's own: a proxy's, perhaps while the server is away.
+            # The answer is from a proxy, perhaps while the server is down.
             if response.status in GATEWAY_STATUSES:
-                return RefusedError(response.status, ErrorCode.UNSPECIFIED, f"the gateway says {response.status}")
+                return RefusedError(
+                    response.status, ErrorCode.UNSPECIFIED, f"the gateway answers with status {response.status}"
+                )
             return AnswerError(f"no Conclave server answers at {self.url}: status {response.status}")
         try:
-            async with asyncio.timeout(self._timeouts.request):  # a stream has no limit of its own
+            async with asyncio.timeout(self._timeouts.request):  # streams have no total timeout
                 body = await _read(response, MAX_ERROR_BYTES)
         except (HttpError, TimeoutError, OSError) as error:
             return _no_answer(error)
-        told = marshal.read(written_in, ErrorBody, body)
+        decoded = marshal.read(written_in, ErrorBody, body)
         fields = _field_errors(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
-        return refused(response.status, told.error_code, told.message[:MAX_ERROR_CHARACTERS], fields, after)
+        return error_for(response.status, decoded.error_code, decoded.message[:MAX_ERROR_CHARACTERS], fields, after)
 
     def _report_trouble(self, error: NoAnswerError | None) -> None:
         if self._is_in_trouble != (error is not None):
@@ -242,7 +243,7 @@ class Transport:
             self.on_trouble(error)
 
     def _report_time(self, response: ClientResponse) -> None:
-        """Hand the server's time on; None if it knows none: a Date that comes all the same is a proxy's."""
+        """Report the server's time to ``on_time``; None if its clock is in doubt: then Date may be a proxy's."""
         if CLOCK_IN_DOUBT in response.headers:
             self.on_time(None)
             return
@@ -275,21 +276,19 @@ async def _read(response: ClientResponse, max_bytes: int) -> bytes:
         body += piece
         if len(body) > max_bytes:
             response.close()
-            raise AnswerTooLongError(
-                f"the answer is longer than {max_bytes // 1024:,} KiB, as none of this protocol is"
-            )
+            raise AnswerTooLongError(f"the answer is longer than {max_bytes // 1024:,} KiB")
     return bytes(body)
 
 
 def _no_answer(error: Exception) -> NoAnswerError:
     why: object = error or type(error).__name__
-    if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):  # its text tells of TLS
+    if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):  # its text mentions TLS
         why = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
     return NoAnswerError(f"no answer from the server: {why}")
 
 
 def _field_errors(errors: Any) -> dict[str, list[str]]:
-    """Return what is wrong with each field, as far as that is told as the protocol says."""
+    """Return the errors of the fields; malformed entries are ignored."""
     found = errors if isinstance(errors, dict) else {}
     return {
         name: [str(each)[:MAX_ERROR_CHARACTERS] for each in faults]

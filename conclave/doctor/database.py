@@ -63,7 +63,7 @@ def _inspect(
 ) -> Iterator[Finding]:
     version, newest = connection.execute("PRAGMA user_version").fetchone()[0], schema.migrations()[-1][0]
     if version != newest:
-        says = f"{config.database}: has schema version {version}, this program {newest}"
+        says = f"{config.database}: its schema version is {version}, this program's is {newest}"
         if version > newest:
             yield wrong("database", says, "use the newer Conclave that created it")
         else:

@@ -58,7 +58,7 @@ class ClockWatch:
         self._report_fault(standing.fault)
 
     async def try_record(self) -> None:
-        """Do as ``record``, but ignore errors of the store: the next interval retries."""
+        """Run ``record``, but ignore errors of the store: the next interval retries."""
         with suppress(StoreError):
             await self.record()
 

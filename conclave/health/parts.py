@@ -51,7 +51,7 @@ class Phase(StrEnum):
     STOPPING = "stopping"
 
 
-class Cleanup(StrEnum):
+class CleanupState(StrEnum):
     """The state of the cleanup worker.
 
     ASLEEP: it has exited until the next run. WAKING: it starts, or starts Java. RUNNING: in a run. AWAKE: it waits for
@@ -76,7 +76,7 @@ class Health:
     and outcome. ``succeeded``: the end of the last successful run of each job, Unix seconds. ``run_seconds``: total by
     job. ``deleted``: deletions by rule. ``returned``: bytes returned, by tier. ``archived``: messages moved to the
     archive. ``overdue``: of the last check. ``worker``: the process id of the cleanup worker, if any. ``worker_ends``:
-    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see ``Cleanup``. ``java_starts``
+    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see CleanupState. ``java_starts``
     and ``java_start_seconds``: the number of Java starts, and the duration of the last. ``next_run_at``: Unix seconds;
     None if unknown. ``certificate_ends``: the expiry of the certificate in use, Unix seconds; None without TLS. Its
     file may contain a newer one.
@@ -164,13 +164,13 @@ class Health:
         self.set_fault(part, f"{type(error).__name__}: {error}")
 
     @property
-    def cleanup(self) -> Cleanup:
+    def cleanup(self) -> CleanupState:
         """The state of the cleanup worker."""
         if self.worker is None:
-            return Cleanup.ASLEEP if self.is_asleep else Cleanup.NONE
+            return CleanupState.ASLEEP if self.is_asleep else CleanupState.NONE
         if self.is_in_run:
-            return Cleanup.RUNNING
-        return Cleanup.WAKING if self.is_waking else Cleanup.AWAKE
+            return CleanupState.RUNNING
+        return CleanupState.WAKING if self.is_waking else CleanupState.AWAKE
 
     @property
     def faults(self) -> dict[str, str]:

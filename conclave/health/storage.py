@@ -136,10 +136,10 @@ class Storage(Watch):
         if reason := self._reserve_errors.get(reserve.path):
             return f"{reserve.path}: {reserve.size:,} bytes cannot be reserved for cleanup: {reason}"
         if free < needed:
-            why = f", for which {needed:,} have to be free, but only {free:,} are"
+            why = f"{needed:,} bytes have to be free, but only {free:,} are"
         else:
-            why = f" again as soon as no run works in them ({free:,} bytes are free)"
-        return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup{why}"
+            why = f"it is completed once no run uses it ({free:,} bytes are free)"
+        return f"{reserve.path}: the reserve of {reserve.size:,} bytes for cleanup is incomplete: {why}"
 
     def _record(self, **found: str) -> None:
         """Record faults by name; "" clears a fault."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from conclave.actions import accounts, groups
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
 from conclave.actions.messages import append_all
 from conclave.config.settings import Config
@@ -79,7 +79,7 @@ class Own(NamedTuple):
 class Experiment:
     """One experiment, in one store."""
 
-    def __init__(self, config: Config, outside: Outside, clean_up: CleanUp) -> None:
+    def __init__(self, config: Config, outside: CommandRunner, clean_up: CleanUp) -> None:
         """``outside`` runs actions on the store of ``config``, with keys. ``clean_up`` takes the run lock itself."""
         self._config = config
         self._outside = outside
@@ -87,7 +87,7 @@ class Experiment:
         self._part = ProofPart("experiment")
 
     def run(self) -> ProofPart:
-        """Send, erase, look, and remove everything. Raises ExperimentError, OutsideError, and what a run raises."""
+        """Send, erase, look, and remove everything. Raises ExperimentError, CommandRunnerError, or a run's error."""
         context = self._outside.context()  # or say what keeps the store from being used
         policy = context.policy.of_setting(KEEP, KEEP)
         if self._outside.read(message_keys.state) is None:

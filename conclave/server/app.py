@@ -9,11 +9,11 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions.context import Context
-from conclave.actions.messages import Fetching, Reading, Sending
-from conclave.actions.quotas import quotas_of
+from conclave.actions.messages import MessageFetcher, MessageSender, ReadReceiptWriter
+from conclave.actions.quotas import create_quotas
 from conclave.actions.retention import Rehearsals
-from conclave.actions.taking_back import TakingBack
-from conclave.actions.timers import Telling
+from conclave.actions.taking_back import Withdrawals
+from conclave.actions.timers import RedactionNotifier
 from conclave.archive.reader import Archive
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
@@ -62,9 +62,9 @@ def create_app(
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
     app[app_keys.KEY_PACKAGE_TURN] = asyncio.Semaphore(1)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
-    app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
+    app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=create_quotas(config.limits, steady))
     app[app_keys.EVENTS] = _events(app)
-    app[app_keys.TELLING] = Telling(app[app_keys.EVENTS])
+    app[app_keys.REDACTION_NOTIFIER] = RedactionNotifier(app[app_keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
@@ -119,8 +119,8 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = SessionCache(store, freshness)
     app[app_keys.GROUPS] = GroupCache(freshness, store.former_policies)
-    app[app_keys.SENDING] = Sending(store, app[app_keys.CONTEXT])
-    app[app_keys.READING] = Reading(store, app[app_keys.CONTEXT])
+    app[app_keys.SENDING] = MessageSender(store, app[app_keys.CONTEXT])
+    app[app_keys.READING] = ReadReceiptWriter(store, app[app_keys.CONTEXT])
     app[middleware.PIPELINE] = middleware.RequestPipeline(app)
     yield
     freshness.close()
@@ -133,10 +133,10 @@ async def _archive(app: web.Application) -> AsyncIterator[None]:
         config.archive_path, config.database, app[app_keys.HEALTH], app[app_keys.STORE].keys
     )
     next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
-    app[app_keys.FETCHING] = Fetching(
+    app[app_keys.FETCHING] = MessageFetcher(
         app[app_keys.GROUPS], app[app_keys.STORE], archive, app[app_keys.CONTEXT], next_confirms=next_confirms
     )
-    app[app_keys.TAKING_BACK] = TakingBack(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
+    app[app_keys.TAKING_BACK] = Withdrawals(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     app[app_keys.REHEARSALS] = Rehearsals(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     yield
     await archive.close()

@@ -161,13 +161,13 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)
 
-    async def hand_on() -> None:
+    async def forward() -> None:
         app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
 
-    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
+    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, forward):
         yield
 
 
@@ -177,11 +177,11 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
     Visibility does not depend on it. A reader who was offline has a stored record until a stream has delivered the
     event.
     """
-    store, context, notifier = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.TELLING]
+    store, context, notifier = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.REDACTION_NOTIFIER]
 
     async def check(seconds: float = math.inf) -> None:
         await record_delivered()
-        waiting = await store.read(timers.look, context)
+        waiting = await store.read(timers.unannounced, context)
         if waiting.taken_back:
             await notify_taken_back(time.monotonic() + seconds)
         if waiting.timers:
@@ -191,21 +191,21 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
     async def notify_taken_back(until: float) -> None:
         more = True
         while more and time.monotonic() < until:
-            notifier.publish(await store.write(timers.tell_taken_back))
+            notifier.publish(await store.write(timers.announce_taken_back))
             reach("taken_back.published")
             await record_delivered()
-            more = (await store.read(timers.look, context)).taken_back
+            more = (await store.read(timers.unannounced, context)).taken_back
 
     async def notify_timers(until: float) -> None:
         ended = 1
         while ended and time.monotonic() < until:
-            ended, redactions = await app[app_keys.CLOCK_WATCH].write(timers.tell, context)
+            ended, redactions = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
             notifier.publish(redactions)
             reach("timers.published")
             await record_delivered()
 
     async def record_delivered() -> None:
-        while delivered := notifier.heard:
+        while delivered := notifier.delivered:
             await store.write(timers.heard, delivered)
             notifier.forget(delivered)
 

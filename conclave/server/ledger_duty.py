@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.replay import IncompleteError, Replayed, replay, require_complete
+from conclave.actions.replay import IncompleteError, ReplayResult, replay, require_complete
 from conclave.clock import Clock
 from conclave.health import background
 from conclave.health.parts import HealthPart
@@ -86,9 +86,11 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
-def _replay(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+def _replay(
+    connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, accept_incomplete: bool
+) -> ReplayResult:
     """Replay the ledger on an older copy of the database, in one transaction."""
-    done = replay(connection, path, now, keys.blocks(), despite=despite)
+    done = replay(connection, path, now, keys.blocks(), accept_incomplete=accept_incomplete)
     done.counts["messages_erased"] = unreadable.forget(connection, keys)
     return done
 
@@ -120,5 +122,5 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(_replay, despite=accepts_older), path, clock.now(), keys)
+    done = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

@@ -102,7 +102,7 @@ class Supervisor:
         """End the worker."""
         self._task.cancel()
         await asyncio.wait({self._task})  # awaiting the task would hide a cancellation of the caller
-        self._drop_orders("the cleanup worker was ended")
+        self._drop_orders("the cleanup worker was stopped")
         self._sleep = None
         self._health.is_asleep = False
         if not self._task.cancelled():
@@ -183,7 +183,7 @@ class Supervisor:
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
-                reason = f"the cleanup worker hung ({self._doing}), and was killed"
+                reason = f"the cleanup worker hung ({self._activity}), and was killed"
                 if self._activity in (_STARTING, _PREPARING):
                     allowed = self._starting if self._activity == _STARTING else self._preparing
                     allowed.extend()

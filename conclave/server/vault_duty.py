@@ -67,14 +67,14 @@ async def keep_vault(app: web.Application) -> AsyncIterator[None]:
     """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
-    async def look() -> None:
+    async def check() -> None:
         try:
             await asyncio.to_thread(keys.refresh)
         except KeyFileError as error:
             raise VaultError(f"vault.path: {error}") from error
 
     async with contextlib.AsyncExitStack() as stack:
-        for part, duty in ((HealthPart.VAULT, look), (HealthPart.VAULT_COPIES, copies.renew)):
+        for part, duty in ((HealthPart.VAULT, check), (HealthPart.VAULT_COPIES, copies.renew)):
             await stack.enter_async_context(background.every(health, part, LOOK_SECONDS, duty))
         yield
     if HealthPart.VAULT_COPIES not in health.faults:

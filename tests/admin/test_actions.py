@@ -123,7 +123,7 @@ def test_actions_need_a_token() -> None:
 async def test_a_dry_run_shows_counts(acting: Acting) -> None:
     status, text = await acting.send("/dry-run")
     assert status == 200
-    assert "Nothing was touched" in text
+    assert "Nothing was changed" in text
     assert "In 3 groups" in text
     assert "keep 4 messages" in text
     acting.worker.report = {"error": "the clock <b>"}
@@ -252,7 +252,7 @@ async def test_a_page_from_elsewhere_can_do_nothing(acting: Acting, headers: dic
 async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
     status, text = await acting.send("/actions/run", ticket)
     assert (status, acting.worker.runs) == (403, 0)
-    assert "load the page again" in text
+    assert "reload the page" in text
 
 
 def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,10 +312,10 @@ async def test_while_the_server_does_not_serve_nothing_is_done(acting: Acting, p
     sent = {action: await acting.ticket(action) for action in ("/actions/run", "/dry-run")}
     acting.health.phase = phase
     acting.snapshot.expire()
-    assert "could not be read anew" in section(await page(acting, **BROUGHT), "health")
+    assert "could not be updated" in section(await page(acting, **BROUGHT), "health")
     for action, ticket in sent.items():
         status, text = await acting.send(action, ticket)
-        assert (status, "does not serve now" in text) == (503, True)
+        assert (status, "is starting or stopping" in text) == (503, True)
     acting.health.phase = Phase.SERVING
     assert (await acting.send("/actions/run", sent["/actions/run"]))[0] == 200, "the ticket still counts"
 

@@ -105,7 +105,7 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
         assert policy in section(html, "policies")
     assert f"friends {group} 1 2" in section(html, "waiting")
     assert "family" not in html
-    assert "messages sent, by the second, last minute 0.0" not in section(html, "amounts")
+    assert "messages sent per second, last minute 0.0" not in section(html, "amounts")
 
 
 @pytest.mark.parametrize("chosen", [MARKUP, DECEIVING])
@@ -176,7 +176,7 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
     running = operators.running
     running.app[app_keys.HEALTH].phase = running.app[app_keys.HEALTH].phase.STOPPING
     operators.snapshot.expire()
-    assert "could not be read anew" in section(await page(operators), "health")
+    assert "could not be updated" in section(await page(operators), "health")
 
 
 async def test_a_store_that_does_not_answer_holds_up_nothing_else(
@@ -194,14 +194,14 @@ async def test_a_store_that_does_not_answer_holds_up_nothing_else(
     try:
         told = section(await page(operators), "health")
         assert "the disk hangs" in told
-        assert "could not be read anew: the store has not answered for" in told
+        assert "could not be updated: the store has not answered for" in told
     finally:
         goes_on.set()
     monkeypatch.setattr(snapshot, "LATE_SECONDS", 30)  # a busy machine is not what is told here
     while operators.snapshot.last is None:
         await operators.snapshot.refresh()
     html = await page(operators)
-    assert "could not be read anew" not in section(html, "health")
+    assert "could not be updated" not in section(html, "health")
     assert "No groups yet" in section(html, "policies")
 
 
@@ -215,7 +215,7 @@ async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) ->
     await alice.leave(gone)
     running.clock.advance(10_000)
     told = section(await page(operators), "overdue")
-    assert "2 groups with something that could be erased already, 2 groups late" in told
+    assert "2 groups with messages due for erasure, 2 groups late" in told
     assert f"friends {group} 2h expired, or fetched by all late" in told
     assert f"(deleted) {gone}" in told
     assert "hidden for good, redacted or deleted" in told
@@ -263,7 +263,7 @@ async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_tha
         monkeypatch.setattr(certificate, "expires_at", lambda _: now + 90 * 86_400)
         operators.snapshot.expire()
         told = section(await page(operators), "amounts")
-        assert "in 3d; another one is in its file: systemctl reload conclave takes it over" in told
+        assert "in 3d; its file has another one: systemctl reload conclave loads it" in told
 
 
 async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave import app_keys
-from conclave.actions.messages import READ_IN_DOUBT
+from conclave.actions.messages import MAX_READS_IN_DOUBT
 from conclave.archive.window import Found
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -185,10 +185,10 @@ async def test_few_pages_wait_until_it_is_noted_what_they_lack(
         return await write(fn, *args, **kwargs)
 
     monkeypatch.setattr(store, "write", slowly)
-    fetching = [asyncio.create_task(bob.numbers(group)) for _ in range(2 * READ_IN_DOUBT)]
-    await until(lambda: waiting == READ_IN_DOUBT)
+    fetching = [asyncio.create_task(bob.numbers(group)) for _ in range(2 * MAX_READS_IN_DOUBT)]
+    await until(lambda: waiting == MAX_READS_IN_DOUBT)
     await asyncio.sleep(0.1)
-    assert waiting == READ_IN_DOUBT
+    assert waiting == MAX_READS_IN_DOUBT
     go_on.set()
     assert await asyncio.gather(*fetching) == [[6]] * len(fetching)
 
@@ -467,7 +467,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        found = running.app[app_keys.FETCHING].at_hand(*asked)
+        found = running.app[app_keys.FETCHING].read_cached(*asked)
         assert found is not None
         assert (len(found.pieces), found.needs_confirmation) == (len(seen), False)
 

@@ -202,7 +202,7 @@ async def test_what_a_joiner_became_or_did_ends_with_the_join(running: Running) 
 
 
 async def test_many_joins_are_undone_in_several_transactions(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conclave.actions.members.UNDONE_AT_ONCE", 2)
+    monkeypatch.setattr("conclave.actions.members.MAX_UNDONE_JOINS", 2)
     _, _, _, group = await begun(running)
     for user in await running.users(*(f"late_{number}" for number in range(5))):
         await user.begin_join(group)

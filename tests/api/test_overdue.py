@@ -68,7 +68,7 @@ async def test_what_two_runs_have_left_is_a_fault_until_a_run_erases_it(
         server.clock.advance(1)
         await until(lambda: HealthPart.OVERDUE in faults.faults)
         told = faults.faults[HealthPart.OVERDUE]
-        assert told.startswith("two runs should have erased messages of 1 group by now, the first could go 2h ago: ")
+        assert told.startswith("two runs should have erased messages of 1 group by now, the first was due 2h ago: ")
         assert group not in told
         assert "secrets" not in told
         async with server.http.get(f"{server.url}/healthz") as response:

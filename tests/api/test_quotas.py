@@ -184,7 +184,7 @@ async def test_what_cleanup_erases_makes_room_within_a_minute(
         server.clock.advance(2 * MINUTE)
         assert await send(alice, group, b"0123456789") == (403, "", 302), "hidden, but still stored"
         assert (await cleanup(server))["expired"] == 2
-        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        server.clock.advance(quotas.MIN_REMEASURE_SECONDS)
         assert await statuses(alice, group, 5, b"0123456789") == {200: 2, 403: 3}
 
 
@@ -197,7 +197,7 @@ async def test_what_is_never_refused_counts_from_the_next_measurement_on(
         for _ in range(2):
             await bob.post(f"/groups/{group}/leave", commit_message=encode(b"good bye"))
             await bob.join(group)
-        server.clock.advance(quotas.MEASURED_ANYWAY_SECONDS)
+        server.clock.advance(quotas.MAX_MEASURE_AGE_SECONDS)
         assert await statuses(alice, group, 4) == {200: 1, 403: 3}
 
 
@@ -249,15 +249,15 @@ async def test_what_waits_with_invites_and_as_welcomes_counts_until_it_is_gone(
             assert await statuses(alice, each, 1, bytes(100)) == {403: 1}
         assert await statuses(bob, group, 1, bytes(100)) == {200: 1}, "bob has not invited anybody"
         assert await statuses(bob, group, 1, bytes(300)) == {403: 1}, "but the group is full"
-        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        server.clock.advance(quotas.MIN_REMEASURE_SECONDS)
         assert await statuses(alice, group, 1, bytes(100)) == {403: 1}, "a measurement counts it too"
         await carol.accept(invite)
-        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        server.clock.advance(quotas.MIN_REMEASURE_SECONDS)
         assert await statuses(alice, other, 1, bytes(100)) == {200: 1}, "it is no invite any more"
         assert await statuses(bob, group, 1, bytes(600)) == {403: 1}, "commit and welcome are in the group"
         [welcome] = (await carol.get("/welcomes"))["welcomes"]
         await carol.post(f"/welcomes/{welcome['welcome_id']}/accept")
-        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        server.clock.advance(quotas.MIN_REMEASURE_SECONDS)
         assert await statuses(bob, group, 1, bytes(600)) == {200: 1}, "and the welcome was fetched"
 
 

@@ -50,7 +50,7 @@ async def rename(running: Running, before: str, after: str) -> None:
 async def test_a_duty_that_fails_is_a_fault_until_it_succeeds(running: Running, table: str, part: str) -> None:
     await running.user("alice")
     await rename(running, table, "elsewhere")
-    running.app[app_keys.ACTIVITY].keep(1, running.clock.now())
+    running.app[app_keys.ACTIVITY].extend(1, running.clock.now())
     await until(lambda: part in faults(running))
     assert "no such table" in faults(running)[part]
     async with running.http.get(f"{running.url}/healthz") as response:
@@ -262,7 +262,7 @@ async def test_a_reserve_that_cannot_be_made_is_a_fault_and_its_room_is_left_fre
         group = await alice.create_group("g")
         await alice.send(group)
         told = faults(server)["storage"]
-        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be kept for cleanup: ")
+        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be reserved for cleanup: ")
         assert reason in told
         with monkeypatch.context() as patch:
             patch.setattr(storage, "free_bytes", lambda _: 64 * 1024**2 + reserve.SLACK_BYTES)
@@ -300,7 +300,8 @@ async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
         monkeypatch.setattr(module, "free_bytes", lambda _: free)
     async with start_server(config) as server:
         needs = (
-            "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
+            "the reserve of 1,048,576 bytes for cleanup is incomplete:"
+            " 5,242,880 bytes have to be free, but only 5,242,879 are"
         )
         assert needs in faults(server)["storage"]
 

@@ -348,7 +348,7 @@ async def test_what_a_stream_was_told_is_noted_when_the_server_stops(
 async def until_looked(running: Running) -> None:
     """Have the server look for ended timers at least once."""
     store, context = running.app[app_keys.STORE], running.app[app_keys.CONTEXT]
-    assert not any(await store.read(timers.look, context))
+    assert not any(await store.read(timers.unannounced, context))
 
 
 async def until_told(running: Running) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -231,7 +231,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def hold_or_release(self) -> None:
-        outside = Outside(self.config, type(self).clock)
+        outside = CommandRunner(self.config, type(self).clock)
         if self.hold:
             outside.write(holds.release, outside.context(), "operator root", self.hold)
             self.hold = 0

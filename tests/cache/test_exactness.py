@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conclave import app_keys
-from conclave.actions.messages import Fetching
+from conclave.actions.messages import MessageFetcher
 from conclave.cache import freshness, groups, ranges
 from conclave.cache.groups import FetchedPage
 from conclave.clock import FakeClock
@@ -120,7 +120,7 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
         stored = [each for each in news if isinstance(each, MessageStored)]
         hear(stored[:-1] if len(stored) > 1 else stored)
 
-    hear = running.app[app_keys.GROUPS].hear
+    hear = running.app[app_keys.GROUPS].add_news
     patch.setattr(running.app[app_keys.GROUPS], "add_news", hear_all_but_the_last)
 
 
@@ -129,7 +129,7 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
         patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
-    told = running.app[app_keys.GROUPS].remember
+    told = running.app[app_keys.GROUPS].add_page
     patch.setattr(running.app[app_keys.GROUPS], "add_page", remember)
 
 
@@ -170,14 +170,14 @@ def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
-    async def confirm(_: Fetching, fetched: FetchedPage, **_more: Any) -> None:
+    async def confirm(_: MessageFetcher, fetched: FetchedPage, **_more: Any) -> None:
         fetched.reader.watermark = fetched.up_to
 
-    patch.setattr(Fetching, "confirm", confirm)
+    patch.setattr(MessageFetcher, "confirm", confirm)
 
 
 def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
-    shorten = ranges.CachedRange._shorten
+    shorten = ranges.CachedRange._trim
 
     def keep_base(run: ranges.CachedRange) -> None:
         base = run.base
@@ -199,36 +199,36 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def at_hand_one_early(patch: pytest.MonkeyPatch, _: Running) -> None:
-    at_hand = Fetching.at_hand
+    read_cached = MessageFetcher.read_cached
 
     def later(
-        self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any, **more: Any
+        self: MessageFetcher, group_id: bytes, user_id: bytes, after: int, *rest: Any, **more: Any
     ) -> FetchedPage | None:
-        return at_hand(self, group_id, user_id, after + 1, *rest, **more)
+        return read_cached(self, group_id, user_id, after + 1, *rest, **more)
 
-    patch.setattr(Fetching, "at_hand", later)
+    patch.setattr(MessageFetcher, "read_cached", later)
 
 
 def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def at_hand(self: Fetching, *args: Any, **_: Any) -> FetchedPage | None:
+    def read_cached(self: MessageFetcher, *args: Any, **_: Any) -> FetchedPage | None:
         known = self._groups.page(*args[:5])
         return known._replace(up_to=0, resumed=None) if known else None
 
-    patch.setattr(Fetching, "at_hand", at_hand)
+    patch.setattr(MessageFetcher, "read_cached", read_cached)
 
 
 def at_hand_for_a_while(patch: pytest.MonkeyPatch, _: Running) -> None:
     """What was at hand once is so until there is something else."""
     given: dict[Any, FetchedPage] = {}
-    at_hand = Fetching.at_hand
+    read_cached = MessageFetcher.read_cached
 
-    def again(self: Fetching, *args: Any, **more: Any) -> FetchedPage | None:
-        found = at_hand(self, *args, **more)
+    def again(self: MessageFetcher, *args: Any, **more: Any) -> FetchedPage | None:
+        found = read_cached(self, *args, **more)
         if found is not None:
             given[args[:5]] = found
         return given.get(args[:5])
 
-    patch.setattr(Fetching, "at_hand", again)
+    patch.setattr(MessageFetcher, "read_cached", again)
 
 
 FAULTS: dict[str, Plant] = {

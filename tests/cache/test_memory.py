@@ -61,7 +61,7 @@ async def test_messages_are_heard_once_in_order_and_a_gap_forgets_the_group(runn
     client, group, key = await filled(running, 2)
 
     def hear(number: int, body: bytes = b"x") -> None:
-        memory(running).hear([MessageStored(key, number, UUID(client.user_id).bytes, body, 1_700_000_000)])
+        memory(running).add_news([MessageStored(key, number, UUID(client.user_id).bytes, body, 1_700_000_000)])
 
     before = page(running, client, group)
     assert before
@@ -78,7 +78,7 @@ async def test_messages_are_heard_once_in_order_and_a_gap_forgets_the_group(runn
 
 async def test_a_message_of_another_group_is_not_heard(running: Running) -> None:
     client, group, key = await filled(running, 2)
-    memory(running).hear([MessageStored(key + 1, 1, b"", b"x", 0)])
+    memory(running).add_news([MessageStored(key + 1, 1, b"", b"x", 0)])
     assert page(running, client, group) is not None
 
 
@@ -88,7 +88,7 @@ async def test_a_page_that_was_read_before_a_send_was_heard_hears_it_no_second_t
     assert page(running, client, group) is None
     await client.fetch(group)
     for _ in range(2):
-        memory(running).hear([MessageStored(key, 3, b"", b"again", 0)])
+        memory(running).add_news([MessageStored(key, 3, b"", b"again", 0)])
     assert len(page(running, client, group) or []) == 3
 
 
@@ -174,7 +174,7 @@ async def test_a_touch_forgets_its_group_and_everything_forgets_all(running: Run
 async def test_requests_of_one_pass_share_a_look_and_the_next_pass_looks_again(running: Running) -> None:
     client, group, key = await filled(running, 1)
     fresh = running.app[app_keys.FRESHNESS]
-    fresh.look()
+    fresh.refresh()
     once(running.config.database, "INSERT INTO touches (group_key) VALUES (?)", key)
     assert page(running, client, group) is not None, "of the same pass, before the touch"
     await running.settle()

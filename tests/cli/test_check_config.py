@@ -244,7 +244,7 @@ def test_a_wrong_clock_is_told(folder: Path) -> None:
     ("settings", "fault"),
     [
         ('tls_cert_path = "none"\ntls_key_path = "none"', "tls_cert_path: none: No such file or directory"),
-        ('tls_cert_path = "text"\ntls_key_path = "text"', "tls_cert_path: text: holds no certificate in PEM"),
+        ('tls_cert_path = "text"\ntls_key_path = "text"', "tls_cert_path: text: contains no certificate in PEM"),
         ('[admin]\ntoken_file = "none"', "admin.token_file: none: No such file or directory"),
         ('[admin]\ntoken_file = "text"', "admin.token_file: text: must have 32 to 1024 visible ASCII characters"),
     ],

@@ -274,7 +274,7 @@ async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running
     await clean(running)
     done = await asyncio.to_thread(tell, running.config, "explain", group)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "conclave: no such group, or nothing is left of it; the last receipt of it is number 1\n"
+    assert done.stderr == "conclave: no such group, or all of it is erased; its last receipt is number 1\n"
 
 
 @pytest.mark.parametrize("command", [("explain",), ("group", "show")])

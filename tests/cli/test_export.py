@@ -283,7 +283,7 @@ async def test_what_a_hold_keeps_is_exported_after_the_account_and_its_groups_ar
     assert by_hold["account"]["username"] == "bob"
     await bob.post("/delete-account", password=PASSWORD)
     refusal = refused(await asyncio.to_thread(run, "export", "bob"))
-    assert "a deleted account under a legal hold is named by its id, or by --hold" in refusal
+    assert "use the id or --hold for a deleted account under a legal hold" in refusal
     for words in (("--hold", "1"), (bob.user_id,)):
         told = json.loads(done(await asyncio.to_thread(run, "export", *words)))
         assert all_own(told) == expected

@@ -54,8 +54,8 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == (
         f"Error: {missing} is not installed: conclave {command} needs the extra {extra}."
-        f" Install it from where Conclave came from: pip install '.[{extra}]' in the folder of the sources,"
-        f" or the wheel, as in pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'\n"
+        f" Install it from the sources: pip install '.[{extra}]' in their folder,"
+        f" or from the wheel: pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'\n"
     )
 
 

@@ -104,13 +104,13 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("certificate", "key", "told"),
     [
-        ("one.pem", "two.key", "tls_key_path: two.key: is not the key of one.pem: name the key"),
-        ("one.key", "one.pem", "tls_cert_path: one.key: holds no certificate in PEM: it holds a private key; are the"),
-        ("one.pem", "one.pem", "tls_key_path: one.pem: cannot be used: it holds no private key"),
-        ("one.der", "one.key", "tls_cert_path: one.der: holds no certificate in PEM (it seems to be DER"),
+        ("one.pem", "two.key", "tls_key_path: two.key: does not match one.pem: name the key"),
+        ("one.key", "one.pem", "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key"),
+        ("one.pem", "one.pem", "tls_key_path: one.pem: cannot be used: it contains no private key"),
+        ("one.der", "one.key", "tls_cert_path: one.der: contains no certificate in PEM (it seems to be DER"),
         ("one.pem", "locked.key", "tls_key_path: locked.key: cannot be used: it is encrypted; remove its passphrase"),
-        ("one.pem", "text", "tls_key_path: text: cannot be used: it holds no private key in PEM"),
-        ("one.pem", "pipe", "tls_key_path: pipe: is no file: name one that can be read again"),
+        ("one.pem", "text", "tls_key_path: text: cannot be used: no private key in PEM"),
+        ("one.pem", "pipe", "tls_key_path: pipe: is not a regular file: name one"),
     ],
 )
 def test_files_of_tls_are_named_with_what_is_wrong(
@@ -204,7 +204,7 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str
     done = capless("-P", "-m", "conclave", "serve", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         1,
-        f"conclave: {tmp_path}/volume/{named}: Permission denied: the server runs as the user {os.geteuid()}: let it"
+        f"conclave: {tmp_path}/volume/{named}: Permission denied: the server runs as user {os.geteuid()}: let it"
         " read and write there\n",
     )
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from conclave import app_keys
 from conclave.actions import accounts as actions, users as acting
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password
 from conclave.cli import open_store, users as cli_users
 from conclave.cli.users import change
@@ -181,7 +181,7 @@ def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run
 def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     stored: sqlite3.Connection, config: Config, clock: FakeClock, logged: Logged
 ) -> None:
-    outside = Outside(config, clock)
+    outside = CommandRunner(config, clock)
     gone, context = outside.read(acting.by_name, "bob").user_id, outside.context()
 
     def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -237,7 +237,7 @@ async def test_a_session_that_an_operator_ended_does_not_come_back_with_the_uses
         server.clock.advance(30)
         await alice.get("/me")
         await bob.get("/me")
-        assert len(server.app[app_keys.ACTIVITY].unwritten()) == 2
+        assert len(server.app[app_keys.ACTIVITY].unstored()) == 2
         assert (await asyncio.to_thread(run, "disable", "alice")).exit_code == 0
         assert (await asyncio.to_thread(run, "reset-password", "bob")).exit_code == 0
         await expect(alice.get("/me"), 401, 202)

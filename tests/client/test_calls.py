@@ -251,7 +251,7 @@ class TestSessionFile:
         path = tmp_path / "session"
         path.touch(0o600)
         path.write_text(text)
-        with pytest.raises(SessionFileError, match="is no session"):
+        with pytest.raises(SessionFileError, match="is not a session"):
             LoginSession.load(path)
 
 
@@ -307,7 +307,7 @@ async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -
 
 @pytest.mark.parametrize("part", ["", ".", ".."])
 def test_no_part_of_a_path_leads_elsewhere(part: str) -> None:
-    with pytest.raises(ValueError, match="leads out of it"):
+    with pytest.raises(ValueError, match="a part of a path"):
         path("users", part)
 
 
@@ -334,9 +334,9 @@ async def test_a_password_that_another_client_has_set_as_it_was_typed_is_tried_s
 @pytest.mark.parametrize("written_in", list(Format))
 async def test_half_a_character_is_refused_before_anything_is_sent(running: Running, written_in: Format) -> None:
     async with Client(running.url, written_in=written_in) as client:
-        with pytest.raises(InputError, match="half of a character"):
+        with pytest.raises(InputError, match="unpaired surrogate"):
             await client.register("halved", "correct horse \ud83d")
-        with pytest.raises(InputError, match="half of a character"):
+        with pytest.raises(InputError, match="unpaired surrogate"):
             await client.login("halved", "correct horse \ud83d")
 
 

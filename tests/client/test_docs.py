@@ -143,7 +143,7 @@ async def test_the_bot_is_silent_when_a_key_has_changed_until_a_person_has_compa
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith("bot: bot.keys: has no keys of a client")
+    assert line.startswith("bot: bot.keys: is not a key file of a client")
 
 
 def _line_with(bot: "subprocess.Popen[str]", text: str) -> str:

@@ -357,15 +357,15 @@ def test_nobody_else_can_read_the_files(kept: Kept) -> None:
 
 
 def test_a_history_is_of_one_account(kept: Kept) -> None:
-    with pytest.raises(HistoryError, match="this history is of somebody, not of"):
+    with pytest.raises(HistoryError, match="this history belongs to somebody, not to"):
         kept.history.claim("somebody else")
     (kept.folder / "other.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises(HistoryError, match="no history"):
+    with pytest.raises(HistoryError, match="not a history"):
         History(kept.folder / "other.db")
     with sqlite3.connect(kept.folder / "third.db") as third:
         third.execute("CREATE TABLE t (x)")
     third.close()
-    with pytest.raises(HistoryError, match="no history"):
+    with pytest.raises(HistoryError, match="not a history"):
         History(kept.folder / "third.db")
 
 
@@ -498,7 +498,7 @@ def cut_short(kept: Kept, folder: Path) -> None:
     arrived = [IncomingMessage(number, ALICE, kept.search.body(number, 6_000), 1) for number in range(1_001, 1_501)]
     with kept.history._transaction() as connection:
         key, _ = ensure_group(connection, group)
-        pages.put(connection, key, 0, arrived, TimeBounds(1, 1, 1))
+        pages.store(connection, key, 0, arrived, TimeBounds(1, 1, 1))
         # Another process copies: closing the file here would end SQLite's locks on it.
         subprocess.run(["cp", "-a", f"{kept.folder}/.", folder], check=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions import purges
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.client import (
     Backoff,
     Client,
@@ -269,7 +269,7 @@ async def test_a_stream_that_lags_reads_everything_again(pair: tuple[Device, Dev
     await bob.client.join(other)
     await bob.client.external_join(other)
     await alice.client.send(other, b"unheard")
-    events = bob.sync._on(Lagged(3))
+    events = bob.sync._handle(Lagged(3))
     told = [each async for each in events]
     assert Lagged(3) in told
     assert "unheard" in [each.message.text for each in told if isinstance(each, MessageArrived)] + bob.shown(other)
@@ -518,7 +518,7 @@ async def test_who_is_back_before_the_removal_is_heard_of_keeps_what_came_since(
 
 def purge(running: Running, config: Config, group: UUID, before: int) -> None:
     """As an operator does, in a process of the operator's own."""
-    outside = Outside(config, running.clock)
+    outside = CommandRunner(config, running.clock)
     outside.write(purges.purge, outside.context(), "operator", group.bytes, before)
 
 

@@ -52,11 +52,11 @@ LISTENING = {
         ),
         (
             {"event": "reloaded", "logs_from": "info", "certificate": "read again"},
-            "reloaded: the log has what is info or worse; the certificate was read again",
+            "reloaded: log level info; the certificate was read again",
         ),
         (
             {"event": "reloaded", "logs_from": "error", "certificate": "none"},
-            "reloaded: the log has what is error or worse",
+            "reloaded: log level error",
         ),
         (
             {"event": "reload_refused", "fault": "zzz: unknown", "level": "error"},

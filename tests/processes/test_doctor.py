@@ -61,7 +61,7 @@ def test_a_server_that_runs_and_one_that_is_stopped_are_well(tmp_path: Path) -> 
         server.wait_for("cleanup_run")
         found = doctor(tmp_path)
         assert f"a server runs: process {server.process.pid}" in says(found, "locks")
-        assert "the last good run began" in says(found, "cleanup")
+        assert "the last successful run began" in says(found, "cleanup")
         assert "nothing is late" in says(found, "overdue")
         with closing(sqlite.connect(tmp_path / "conclave.db")) as other, sqlite.write_transaction(other):
             (waits,) = [each["says"] for each in doctor(tmp_path) if "write lock" in each["says"]]
@@ -69,7 +69,7 @@ def test_a_server_that_runs_and_one_that_is_stopped_are_well(tmp_path: Path) -> 
         assert server.stop()[0] == 0
     found = doctor(tmp_path)
     assert "no process holds the server's lock" in says(found, "locks")
-    assert "agrees with what is stored" in says(found, "clock")
+    assert "agrees with the stored time" in says(found, "clock")
     (tmp_path / "conclave.toml").write_text('message_retention = "1d"\n' + SQL)
     assert "message_retention: the file differs" in says(doctor(tmp_path), "configuration")
 
@@ -82,13 +82,13 @@ def test_after_a_server_was_killed_it_reads_what_is_in_the_log(tmp_path: Path) -
     assert (tmp_path / "conclave.db-wal").stat().st_size
     found = doctor(tmp_path)
     assert "no process holds the server's lock" in says(found, "locks")
-    assert "the last good run began" in says(found, "cleanup")
+    assert "the last successful run began" in says(found, "cleanup")
 
 
 def test_without_a_database_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "conclave.toml").write_text(SQL)
     found = doctor(tmp_path)
-    assert "there is none" in says(found, "database")
+    assert "does not exist" in says(found, "database")
     assert "a sync takes" in says(found, "disk")
 
 
@@ -226,7 +226,7 @@ async def test_a_database_that_is_opened_while_it_is_looked_at_is_looked_at_agai
     assert not config.database.with_name(config.database.name + "-wal").exists()
     monkeypatch.setattr(sqlite, "connect", meanwhile)
     found = list(database.database(config, clock, is_running=False))
-    assert [each.says for each in found if each.about == "cleanup"] == ["no run has taken place"]
+    assert [each.says for each in found if each.about == "cleanup"] == ["there was no run yet"]
 
 
 async def test_a_server_that_starts_or_ends_while_its_port_is_looked_at_is_not_called_wrong(running: Running) -> None:
@@ -260,10 +260,10 @@ async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running, monkey
         assert await running_in_thread(look, port, is_running=True) == ("ok", "for clients: the server listens")
         other.listen()
         other_one = await running_in_thread(look, taken, is_running=False)
-        assert other_one == ("wrong", "for clients: another program has it")
+        assert other_one == ("wrong", "for clients: another program uses it")
         monkeypatch.setattr(machine, "ANSWER_SECONDS", 0.1)
         hanging = await running_in_thread(look, taken, is_running=True)
-        assert hanging == ("wrong", "for clients: who listens there has not answered within 0.1 seconds")
+        assert hanging == ("wrong", "for clients: the program there has not answered within 0.1 seconds")
     assert look(taken, is_running=False) == ("ok", "for clients: free")
     assert look(taken, is_running=True)[0] == "wrong"
 

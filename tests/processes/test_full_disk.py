@@ -293,5 +293,5 @@ def test_a_disk_without_an_inode_is_not_said_to_have_room(tmp_path: Path, within
     assert ran.returncode == 0, ran.stderr
     assert "unable to open database file (" in ran.stdout
     assert ran.stdout.count("bytes are free, but no inode for a new file") >= 2
-    assert "remove files that are not Conclave's: each of them takes an inode" in ran.stdout
+    assert "remove files that are not Conclave's: each uses an inode" in ran.stdout
     assert "(0 bytes are free)" not in ran.stdout

@@ -55,7 +55,7 @@ def test_a_token_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
     """A reload would read it again, and a stop wait for that."""
     os.mkfifo(tmp_path / "token")
     line = refused(tmp_path, f'token_file = "{tmp_path}/token"')
-    assert line.endswith("/token: is no file: name one that can be read again")
+    assert line.endswith("/token: is not a regular file: name one that can be read again")
 
 
 @asynccontextmanager

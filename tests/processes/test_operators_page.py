@@ -115,7 +115,7 @@ async def test_its_forms_work_in_a_browser(server: ServerProcess, tab: Tab) -> N
     await tab.open(page)
     await tab.click("form[action='/dry-run'] button")
     text = await tab.run("document.body.innerText")
-    assert "Nothing was touched." in text
+    assert "Nothing was changed." in text
     assert "expired" in text
     before = sum(event["event"] == "cleanup_run" for event in server.events())
     await tab.open(page)

@@ -223,9 +223,9 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     for certificate, key, reason in (
         ("none.pem", "one.key", "tls_cert_path: none.pem: No such file or directory"),
         ("one.pem", "none.key", "tls_key_path: none.key: No such file or directory"),
-        ("text", "one.key", "tls_cert_path: text: holds no certificate"),
+        ("text", "one.key", "tls_cert_path: text: contains no certificate"),
         ("one.pem", "text", "tls_key_path: text: cannot be used: "),
-        ("one.pem", "two.key", "tls_key_path: two.key: is not the key of one.pem"),
+        ("one.pem", "two.key", "tls_key_path: two.key: does not match one.pem"),
     ):
         config = configure(tmp_path, f'tls_cert_path = "{certificate}"\ntls_key_path = "{key}"\n')
         done = conclave("serve", "--config", config, cwd=tmp_path)

@@ -138,7 +138,7 @@ async def test_a_pair_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         make_certificate(tmp_path)
         (tmp_path / "key.pem").write_text(key)
         refused = await reload(server, "reload_refused")
-        assert "is not the key of" in refused["fault"]
+        assert "does not match" in refused["fault"]
         assert shown(server) == first
 
 

@@ -324,7 +324,7 @@ async def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
             assert (await response.json()) == {"status": "ok"}
     (tmp_path / "cert.pem").write_text("nothing")
     [line] = lines(conclave("serve", "--config", server.config, cwd=tmp_path))
-    assert line == "conclave: tls_cert_path: cert.pem: holds no certificate in PEM"
+    assert line == "conclave: tls_cert_path: cert.pem: contains no certificate in PEM"
 
 
 async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aiohttp import ClientSession
 from marshmallow import ValidationError
 
 from conclave.actions import accounts
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -67,7 +67,7 @@ class Laboratory:
             return run.clean_up(engine).error
 
     def experiment(self, clean_up: Callable[[], str] | None = None) -> Experiment:
-        outside = Outside(self.config, self.clock, with_keys=True)
+        outside = CommandRunner(self.config, self.clock, with_keys=True)
         return Experiment(self.config, outside, clean_up or self.clean_up)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
@@ -201,7 +201,7 @@ def test_no_second_experiment_is_done_at_the_same_time(laboratory: Laboratory) -
 
 
 def test_accounts_that_only_look_like_those_of_an_experiment_are_left_alone(laboratory: Laboratory) -> None:
-    outside = Outside(laboratory.config, laboratory.clock)
+    outside = CommandRunner(laboratory.config, laboratory.clock)
     outside.write(accounts.register, outside.context(), "erasure experiment mine", "$argon2id$", "")
     laboratory.experiment().run()
     assert laboratory.query("SELECT username FROM users") == [("erasure experiment mine",)]

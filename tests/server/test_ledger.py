@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave import app_keys
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.replay import NUMBERS, replay
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
@@ -161,8 +161,8 @@ async def test_no_command_changes_a_copy_before_it_has_learnt_what_it_must_not_b
         await Client(server.http, server.url, bob.token, bob.user_id).post("/delete-account", password=PASSWORD)
         await told(server)
     put(config, copy)
-    outside = Outside(config, clock)
-    with pytest.raises(OutsideError, match=r"has yet to learn from .* what it must not bring back"):
+    outside = CommandRunner(config, clock)
+    with pytest.raises(CommandRunnerError, match=r"has yet to learn from .* what it must not bring back"):
         outside.write(changes.standing)
     async with start_server(config) as server:
         assert await server.query("SELECT 1 FROM users") == []

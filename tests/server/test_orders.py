@@ -92,7 +92,7 @@ async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pi
     again = asyncio.create_task(supervisor.count())
     await asyncio.sleep(0)
     assert len(pipe.lines) == 2, "who asks later gets another count"
-    supervisor._note_counted({"error": "the cleanup worker ended meanwhile"})
+    supervisor._resolve_report({"error": "the cleanup worker ended meanwhile"})
     assert await again == {"error": "the cleanup worker ended meanwhile"}
 
 

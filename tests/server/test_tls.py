@@ -26,7 +26,7 @@ def test_files_that_go_before_they_are_loaded_are_one_line_for_the_operator(
         load(context, *args, **kwargs)
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_too_late)
-    with pytest.raises(TlsError, match=r"cert\.pem, .*key\.pem: are being replaced just now"):
+    with pytest.raises(TlsError, match=r"cert\.pem, .*key\.pem: are being replaced"):
         load_context(config)
 
 

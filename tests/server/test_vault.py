@@ -198,7 +198,7 @@ async def test_a_missing_ledger_is_refused_until_that_is_accepted(start_server: 
         group = await alice.create_group("g")
         await alice.send(group, b"one")
     config.ledger_path.unlink()
-    with pytest.raises(StoreError, match="the ledger is missing: bring the newest vault back"):
+    with pytest.raises(StoreError, match="the ledger is missing: restore the newest vault"):
         async with start_server(config):
             pass
     async with start_server(config, accepts_older=True) as server:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from conclave.actions import holds, purges
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
@@ -43,7 +43,7 @@ class World:
         self.bodies: dict[bytes, int] = {}
         self.going: set[int] = set()
         """Numbers of the bodies that are to be erased."""
-        self.outside = Outside(config, clock)
+        self.outside = CommandRunner(config, clock)
 
     @property
     def staying(self) -> set[int]:
@@ -62,7 +62,7 @@ class World:
         """Start a server, after the one before has stopped. Whoever was logged in stays so."""
         await self._stack.aclose()
         self.config = replace(self.config, **settings)
-        self.outside = Outside(self.config, self.clock)
+        self.outside = CommandRunner(self.config, self.clock)
         started = self._start(self.config, accepts_change=accepts_change)
         self.server: Running = await self._stack.enter_async_context(started)
         for name, user in vars(self).items():

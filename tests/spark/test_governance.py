@@ -11,7 +11,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -63,7 +63,7 @@ class Place:
 
     async def hold(self, group: str) -> Callable[[], Any]:
         """Put a legal hold on a group; return what releases it."""
-        outside = Outside(self.server.config, self.clock)
+        outside = CommandRunner(self.server.config, self.clock)
 
         def add() -> int:
             covered = outside.read(holds.find_group, group)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conclave.actions import accounts, holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
 from conclave.actions.messages import append
@@ -39,7 +39,7 @@ class Held:
     """What operators do to a running server's store."""
 
     def __init__(self, server: Running) -> None:
-        self._outside = Outside(server.config, server.clock)
+        self._outside = CommandRunner(server.config, server.clock)
 
     async def group(self, group: str) -> int:
         return await asyncio.to_thread(self._add, self._outside.read(holds.find_group, group))
@@ -47,7 +47,7 @@ class Held:
     async def user(self, user: str) -> int:
         return await asyncio.to_thread(self._add, self._outside.read(holds.find_user, user))
 
-    def _add(self, covered: holds.Covered) -> int:
+    def _add(self, covered: holds.HoldSubject) -> int:
         return self._outside.write(holds.add, self._outside.context(), "operator root", covered, "case 17").hold_id
 
     async def release(self, *hold_ids: int) -> None:
@@ -298,7 +298,9 @@ def test_what_a_run_has_planned_is_kept_if_it_is_held_before_it_is_erased(
         members.add(connection, member.group.group_key, bob, START)
         accounts.end(connection, user_id, START)
     plan = make_plan(connection, POLICY, START + HOUR + 1)
-    covered = holds.Covered(None, user_id, "") if by_user else holds.Covered(member.group.group_key, group_id, "")
+    covered = (
+        holds.HoldSubject(None, user_id, "") if by_user else holds.HoldSubject(member.group.group_key, group_id, "")
+    )
     hold = holds.add(connection, context, "operator root", covered, "case 17")
     counts: Counter[str] = Counter()
     apply.apply_plan(Pacer(connection), plan, POLICY, counts)

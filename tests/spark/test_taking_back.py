@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.config.cleanup import CleanupConfig
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import sqlite
@@ -85,7 +85,7 @@ async def test_a_least_lifetime_and_holds_keep_the_bytes_and_hide(running: Runni
     await bob.take_back(group, 2)
     assert (await clean(running))["deleted"]["taken_back"] == 0
     assert left(running, search) == {1, 2, 3, 4, 5, 6}
-    outside = Outside(running.config, running.clock)
+    outside = CommandRunner(running.config, running.clock)
     of_group = outside.read(holds.find_group, group)
     of_user = outside.read(holds.find_user, "bob")
     added = [

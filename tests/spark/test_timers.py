@@ -12,7 +12,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -154,7 +154,7 @@ async def test_a_hold_and_a_least_lifetime_keep_the_bytes_and_hide(running: Runn
     running.clock.advance(HOUR)
     assert [await each.numbers(group) for each in (alice, bob, carol)] == [[], [], []]
     assert (await clean(running))["deleted"]["redacted"] == 0
-    outside = Outside(running.config, running.clock)
+    outside = CommandRunner(running.config, running.clock)
     covered = outside.read(holds.find_group, group)
     added = outside.write(holds.add, outside.context(), "operator root", covered, "case")
     running.clock.advance(DAY)

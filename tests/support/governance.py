@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.actions import holds, purges
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from tests.support.beside import ARCHIVE, DAY, HOUR, JOBS, Beside, Seen, archived
 from tests.support.client import PASSWORD, RefusedError, encode
 from tests.support.governed import EVERYTHING, Group, Rules
@@ -340,8 +340,8 @@ class History(Beside):
         return rules
 
     @property
-    def _outside(self) -> Outside:
-        return Outside(self.running.config, self.clock)
+    def _outside(self) -> CommandRunner:
+        return CommandRunner(self.running.config, self.clock)
 
     async def hold(self) -> None:
         """Add a legal hold, or release one."""

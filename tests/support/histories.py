@@ -375,7 +375,7 @@ class History(World):
         """Have the store learn when sessions were used."""
         activity = self.running.app[app_keys.ACTIVITY]
         activity.urgent.set()
-        await until(lambda: not activity.unwritten())
+        await until(lambda: not activity.unstored())
 
     async def to_a_sessions_end(self) -> None:
         """Go to the last second of some session, or the first without it: none is used meanwhile."""

@@ -13,7 +13,7 @@ import orjson
 from aiohttp import ClientSession, TCPConnector
 
 from conclave import app_keys
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.store import invalidation
@@ -82,8 +82,8 @@ class World:
         self.plant(running)
 
     @property
-    def _outside(self) -> Outside:
-        return Outside(self.config, self.clock)
+    def _outside(self) -> CommandRunner:
+        return CommandRunner(self.config, self.clock)
 
     # Comparing.
 

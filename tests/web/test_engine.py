@@ -233,7 +233,7 @@ async def test_a_login_that_replaces_another_device_needs_confirmation(chatters:
     assert (await second.view())["phase"] == "out"
     assert await second("login", "bob", "correct horse", True) == "in"
     await second.group(group)
-    await bob.until(lambda: bob.codec.view(UUID(group)).standing == "replaced")
+    await bob.until(lambda: bob.codec.view(UUID(group)).status == "replaced")
 
 
 async def test_a_logout_erases_everything(chatters: Chatters) -> None:

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import accounts, holds, users
-from conclave.actions.audit import note_ordered
-from conclave.actions.holds import LONGEST_REASON
+from conclave.actions.audit import log_cleanup_order
+from conclave.actions.holds import MAX_REASON_LENGTH
 from conclave.actions.lookup import id_of
 from conclave.errors import BadRequestError, ConflictError, UnavailableError
-from conclave.health.parts import Cleanup, Phase
+from conclave.health.parts import CleanupState, Phase
 from conclave.logs.setup import get_logger
 from conclave.store.archive import moves
 from conclave.store.resources.audit import AuditAction
@@ -42,9 +42,9 @@ class PageActions:
     Raises ApiError, whose message says why nothing was done.
     """
 
-    def __init__(self, served: web.Application, worker: CleanupWorker | None) -> None:
-        """``served``: the clients' application. ``worker``: runs cleanup, if any."""
-        self._served = served
+    def __init__(self, client_app: web.Application, worker: CleanupWorker | None) -> None:
+        """``client_app``: the clients' application. ``worker``: runs cleanup, if any."""
+        self._served = client_app
         self._worker = worker
         self.forms: Mapping[str, Callable[[str, Form], Awaitable[str]]] = {
             "run": self._run,
@@ -71,10 +71,10 @@ class PageActions:
         return found
 
     async def _run(self, actor: str, _: Form) -> str:
-        if not self._worker or self._served[app_keys.HEALTH].cleanup is Cleanup.NONE:
+        if not self._worker or self._served[app_keys.HEALTH].cleanup is CleanupState.NONE:
             raise ConflictError(_NO_WORKER)
         write = self._served[app_keys.CLOCK_WATCH].write
-        await write(note_ordered, self._served[app_keys.CONTEXT], actor)  # first: no run without its entry
+        await write(log_cleanup_order, self._served[app_keys.CONTEXT], actor)  # first: no run without its entry
         if not self._worker.run_now():
             raise ConflictError(_NO_WORKER)
         is_in_run = self._served[app_keys.HEALTH].is_in_run
@@ -82,8 +82,8 @@ class PageActions:
 
     async def _hold(self, actor: str, form: Form) -> str:
         reason, named = form.get("reason", "").strip(), form.get("name", "").strip()
-        if not 1 <= len(reason) <= LONGEST_REASON:
-            raise BadRequestError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
+        if not 1 <= len(reason) <= MAX_REASON_LENGTH:
+            raise BadRequestError(f"the reason must have 1 to {MAX_REASON_LENGTH:,} characters")
         find = {"group": holds.find_group, "user": holds.find_user}.get(form.get("covers", ""))
         if find is None:
             raise BadRequestError("a hold covers a group or a user")
@@ -120,7 +120,7 @@ class PageActions:
         found = await self._served[app_keys.STORE].read(find, user_id or named)
         change = accounts.disable if action is AuditAction.ACCOUNT_DISABLED else accounts.enable
         write = self._served[app_keys.CLOCK_WATCH].write
-        await write(accounts.noted, self._served[app_keys.CONTEXT], actor, action, change, found.user_id)
+        await write(accounts.audited, self._served[app_keys.CONTEXT], actor, action, change, found.user_id)
         log.info("account_changed", action="disable" if action is AuditAction.ACCOUNT_DISABLED else "enable")
         return str(found.username)
 

@@ -47,13 +47,13 @@ FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 class OperatorPage:
     """The operators' page of one server."""
 
-    def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: the actions of forms."""
-        self.snapshot = PageSnapshot(served)
-        self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
+    def __init__(self, client_app: web.Application, sizes: Sizes, actions: PageActions) -> None:
+        """``client_app``: the clients' application. ``sizes``: measures files. ``actions``: the actions of forms."""
+        self.snapshot = PageSnapshot(client_app)
+        self._sources = Sources(client_app, self.snapshot, sizes, SendRate(client_app[app_keys.REQUESTS]))
         self._actions = actions
         self._tickets = FormTokens()
-        self._allows = served[app_keys.CONFIG].admin.allow_actions
+        self._allows = client_app[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
 

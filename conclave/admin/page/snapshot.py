@@ -41,9 +41,9 @@ class PageSnapshot:
     expires, which may be newer than the one in use; None: no certificate.
     """
 
-    def __init__(self, served: web.Application) -> None:
-        """``served``: the clients' application."""
-        self._served = served
+    def __init__(self, client_app: web.Application) -> None:
+        """``client_app``: the clients' application."""
+        self._served = client_app
         self.last: Overview | None = None
         self.chart: Chart | None = None
         self.advice: list[Advice] = []
@@ -88,7 +88,7 @@ class PageSnapshot:
 
         def read(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """Run in the reader's thread, since processing 1,000 runs would block the event loop."""
-            seen = overview.read(connection, jobs, now)
+            seen = overview.look(connection, jobs, now)
             amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
             return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 

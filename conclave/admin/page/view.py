@@ -37,7 +37,7 @@ SOON_SECONDS = 14 * 86_400
 class Sources:
     """The sources of the page's values."""
 
-    served: web.Application
+    client_app: web.Application
     snapshot: PageSnapshot
     sizes: Sizes
     rate: SendRate
@@ -71,8 +71,8 @@ def environment() -> "Environment":
 
 def template_values(sources: Sources) -> dict[str, Any]:
     """Return the values for the template."""
-    served = sources.served
-    health, config = served[app_keys.HEALTH], served[app_keys.CONFIG]
+    client_app = sources.client_app
+    health, config = client_app[app_keys.HEALTH], client_app[app_keys.CONFIG]
     seen, now = sources.snapshot.last, int(time.time())
     return {
         "version": __version__,
@@ -86,9 +86,9 @@ def template_values(sources: Sources) -> dict[str, Any]:
         "rules": RULES,
         "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
         "bytes": list(_bytes(sources.sizes.last, seen)),
-        "streams": served[app_keys.EVENTS].wheel.size,
+        "streams": client_app[app_keys.EVENTS].wheel.size,
         "rate": sources.rate.rate,
-        "certificate": _certificate(served[app_keys.HEALTH].certificate_ends, sources.snapshot.renewed_ends, now),
+        "certificate": _certificate(client_app[app_keys.HEALTH].certificate_ends, sources.snapshot.renewed_ends, now),
         "advice": sources.snapshot.advice,
     }
 

@@ -1,1 +1,1 @@
-"""The calls of the protocol, a module a resource."""
+"""The calls of the protocol, a module for each resource."""

@@ -19,19 +19,18 @@ T = TypeVar("T")
 
 
 class AccountCalls(ApiCalls):
-    """What a user does about accounts."""
+    """Calls for accounts, sessions and users."""
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
-        """Open an account and return its id. Raises ClientError."""
+        """Create an account and return its id. Raises ClientError."""
         body = wire.Register(username, _normalized(password), alias, registration_token)
         return (await self.transport.request(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> LoginSession:
-        """Begin a session, and use it from here on. Raises WrongPasswordError.
+        """Create a session, and use it for all further calls. Raises WrongPasswordError.
 
-        The password is sent in NFC, and if that is wrong, as it was typed; so it is by the other methods.
-
-        AnswerError: the server names a user by what can be no name. It would be kept, and shown.
+        As in all methods, the password is sent in NFC, then, if that is wrong, as it was typed. Raises AnswerError if
+        the server's answer has an invalid username.
         """
         transport = self.transport
 
@@ -39,37 +38,37 @@ class AccountCalls(ApiCalls):
             call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
             try:
                 return await transport.request(call, LoggedIn)
-            except SessionOverError as error:  # the code of the protocol is the same
+            except SessionOverError as error:  # the protocol has one code for both
                 raise WrongPasswordError(error.status, error.code, str(error)) from error
 
         found = await _try_password(password, ask)
         try:
             check_name("username", found.username)
         except InputError as error:
-            raise AnswerError("the server's answer has a name that no user can have") from error
+            raise AnswerError("the server's answer has an invalid username") from error
         self.resume(LoginSession(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
         return self.session
 
     def resume(self, session: LoginSession) -> None:
-        """Use a session that has begun before. Raises ValueError if it is one of another server."""
+        """Use an existing session. Raises ValueError if it is for another server."""
         if session.url != str(self.transport.url):
-            raise ValueError(f"this session is one of {session.url}")
+            raise ValueError(f"this session is for {session.url}")
         self._session = session
         self.transport.token = session.token
 
     @property
     def session(self) -> LoginSession:
-        """The session in use. Raises RuntimeError if there is none."""
+        """The current session. Raises RuntimeError before login."""
         found: LoginSession | None = getattr(self, "_session", None)
         if found is None:
-            raise RuntimeError("log in, or resume a session, first")
+            raise RuntimeError("log in or resume a session first")
         return found
 
     async def logout(self) -> None:
-        """End the session. If it is over already, all is well."""
+        """End the session. An expired session is no error."""
         if not self.transport.token:
             return
-        with suppress(SessionOverError):  # as after a first try whose answer was lost
+        with suppress(SessionOverError):  # as after a try whose answer was lost
             await self.transport.send(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""
 
@@ -83,7 +82,7 @@ class AccountCalls(ApiCalls):
         await self.transport.send(Call("PATCH", "/me", wire.UpdateProfileRequest, body, repeatable=True))
 
     async def change_password(self, current: str, new: str) -> None:
-        """Change the password, which ends all sessions: log in again."""
+        """Change the password. This ends all sessions: log in again."""
 
         async def ask(current: str) -> None:
             body = wire.ChangePassword(current, _normalized(new))
@@ -92,11 +91,11 @@ class AccountCalls(ApiCalls):
         await _try_password(current, ask)
 
     async def reset_account(self) -> None:
-        """Delete all own key packages."""
+        """Delete all key packages of the user."""
         await self.transport.send(Call("POST", "/reset-account", repeatable=True))
 
     async def delete_account(self, password: str) -> None:
-        """Delete the account and what it has sent."""
+        """Delete the account and its messages."""
 
         async def ask(password: str) -> None:
             body = wire.DeleteAccount(password)
@@ -105,7 +104,7 @@ class AccountCalls(ApiCalls):
         await _try_password(password, ask)
 
     async def user(self, username: str) -> UserInfo:
-        """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
+        """Find a user by name. Raises ClientError; InputError for an invalid name."""
         call = Call("GET", path("users", check_name("username", username)), repeatable=True)
         return await self.transport.request(call, UserInfo)
 
@@ -114,14 +113,14 @@ class AccountCalls(ApiCalls):
         return await self.transport.request(Call("GET", path("users", "by-id", user_id), repeatable=True), UserInfo)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
-        """List the user's sessions, the newest first."""
+        """List the user's sessions, newest first."""
         call = Call("GET", "/sessions", repeatable=True)
         return await self._read_list(
             *(call, SessionList, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
         )
 
     async def end_session(self, session_id: UUID) -> None:
-        """End a session, of a lost device perhaps."""
+        """End a session, such as that of a lost device."""
         await self.transport.send(Call("DELETE", path("sessions", session_id)))
 
 

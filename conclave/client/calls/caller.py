@@ -1,4 +1,4 @@
-"""What all calls share: the way to the server, and reading lists to their end."""
+"""The base class of all calls: has the transport, and reads paged lists."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,21 +11,21 @@ from conclave.errors import ErrorCode
 from conclave.wire.formats import Format
 
 PAGE_SIZE = 1_000
-"""A list is read 1,000 items at a time, which is the most that a server gives."""
+"""Items per page of a list: the server's maximum."""
 
 MAX_PAGES = 1_000
-"""A list that goes on after 1,000 pages is taken for one without an end."""
+"""A longer list counts as endless."""
 
 MAX_RESTARTS = 10
-"""Reading begins again at most 10 times because the last item of a page was gone when the next was asked for."""
+"""How often reading restarts because the last item of a page was deleted before the next page was requested."""
 
 
 class ListAnswer(Protocol):
-    """An answer with a list."""
+    """An answer with a page of a list."""
 
     @property
     def more(self) -> bool:
-        """Whether more follow."""
+        """Whether more pages follow."""
 
 
 A = TypeVar("A", bound=ListAnswer)
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ApiCalls:
-    """Something that calls a server."""
+    """The base class of the calls."""
 
     transport: Transport
 
@@ -47,9 +47,9 @@ class ApiCalls:
         limit: int | None = None,
         written_in: Format | None = None,
     ) -> tuple[T, ...]:
-        """Return a whole list, which is read ``limit`` items at a time, or PAGE.
+        """Return a whole list, read in pages of ``limit`` items, or PAGE_SIZE.
 
-        ``items`` and ``id_of``: return the list in an answer, and an item's id. Raises ClientError.
+        ``items``, ``id_of``: return the items of an answer, and the id of an item. Raises ClientError.
         """
         found: dict[UUID, T] = {}
         after: UUID | None = None
@@ -69,6 +69,6 @@ class ApiCalls:
             if not answer.more:
                 return tuple(found.values())
             if not page or id_of(page[-1]) == after:
-                raise AnswerError("the server says that a list goes on, and gives nothing more of it")
+                raise AnswerError("the server announces more pages of a list, but sends no further items")
             after = id_of(page[-1])
-        raise AnswerTooLongError(f"the list goes on after {MAX_PAGES:,} pages")
+        raise AnswerTooLongError(f"the list has more than {MAX_PAGES:,} pages")

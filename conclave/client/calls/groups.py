@@ -19,15 +19,15 @@ from conclave.wire.results import (
 )
 from conclave.wire.schemas import commits, groups as wire
 
-GROUPS_AT_ONCE = 100
-"""Own groups are read 100 at a time: each comes with all of its members."""
+GROUP_PAGE_SIZE = 100
+"""Page size for the user's groups, each with all its members."""
 
 
 class GroupCalls(ApiCalls):
-    """What a user does about groups."""
+    """Calls for groups."""
 
     async def create_group(self, group_name: str, alias: str = "") -> UUID:
-        """Create a group whose only member and admin is the user; return its id."""
+        """Create a group with the user as its only member and admin; return its id."""
         call = Call(
             "POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(check_name("group_name", group_name), alias)
         )
@@ -37,7 +37,7 @@ class GroupCalls(ApiCalls):
         """List the user's groups."""
         call = Call("GET", "/groups", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
+            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUP_PAGE_SIZE
         )
 
     async def public_groups(self, pattern: str = "") -> tuple[PublicGroupInfo, ...]:
@@ -56,10 +56,10 @@ class GroupCalls(ApiCalls):
         min_lifetime: int | None = None,
         dry_run: bool = False,
     ) -> GroupUpdated:
-        """Change a group; what is None stays. Return what the change hides, or would with ``dry_run``.
+        """Change a group; None leaves a value unchanged. Return what the change hides, or would hide with ``dry_run``.
 
-        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 none, or seconds.
-        ``visibility``: "private" or "public". In protobuf an empty alias changes nothing.
+        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or
+        seconds. ``visibility``: "private" or "public". In protobuf an empty alias changes nothing.
         """
         body = wire.UpdateGroup(
             update_message_expiry=expiry is not None,
@@ -75,37 +75,37 @@ class GroupCalls(ApiCalls):
         return await self.transport.request(call, GroupUpdated)
 
     async def delete_group(self, group_id: UUID) -> None:
-        """Delete a group with all that it has."""
+        """Delete a group with all its data."""
         await self.transport.send(Call("POST", path("groups", group_id, "delete")))
 
     async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> RetentionInfo:
         """Return how long a group's messages live.
 
-        ``taken_back_after``: have it list the first of the greater numbers that were taken back, not the last ones.
+        ``taken_back_after``: list the first taken-back messages after this number, instead of the last ones.
         """
         query = {} if taken_back_after is None else {"taken_back_after": str(taken_back_after)}
         call = Call("GET", path("groups", group_id, "retention"), query=query, repeatable=True)
         return await self.transport.request(call, RetentionInfo)
 
     async def retention_configuration(self) -> RetentionConfiguration:
-        """Return what the operator has set."""
+        """Return the operator's retention settings."""
         call = Call("GET", "/retention/configuration", repeatable=True)
         return await self.transport.request(call, RetentionConfiguration, written_in=Format.JSON)
 
     async def group_info(self, group_id: UUID) -> bytes:
-        """Return the group info that members have deposited."""
+        """Return the group info that a member has uploaded."""
         call = Call("GET", path("groups", group_id, "group-info"), repeatable=True)
         return (await self.transport.request(call, GroupInfoStored)).group_info
 
     async def commit(
         self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
     ) -> None:
-        """Store a commit as a message, group info, the group's MLS id: any of them. It is not repeated."""
+        """Store any of: a commit as a message, a group info, the group's MLS id. Not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
         await self.transport.send(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 
     async def join(self, group_id: UUID) -> bytes:
-        """Join a public group; return its group info, to make an external commit with."""
+        """Join a public group; return its group info, for an external commit."""
         return (
             await self.transport.request(Call("POST", path("groups", group_id, "join")), GroupInfoStored)
         ).group_info
@@ -113,10 +113,10 @@ class GroupCalls(ApiCalls):
     async def external_join(
         self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "", group_info: bytes = b""
     ) -> None:
-        """Make the user known to the others, with an external commit.
+        """Store the user's external commit.
 
-        ``group_info``: that of the epoch to which the commit leads. If another commit has led there first, a
-        ResourceError says so (status 409), and nothing is stored.
+        ``group_info``: of the epoch after the commit. If another commit came first, raises ResourceError (status 409),
+        and nothing is stored.
         """
         body = commits.ExternalJoin(commit_message, mls_group_id, group_info)
         await self.transport.send(

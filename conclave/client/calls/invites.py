@@ -16,17 +16,17 @@ from conclave.wire.results import (
 )
 from conclave.wire.schemas import invites as wire, key_packages
 
-WELCOMES_AT_ONCE = 32
-"""Welcomes are read 32 at a time: each may have a MiB, a third more in JSON."""
+WELCOME_PAGE_SIZE = 32
+"""Page size for Welcomes: each may have 1 MiB, a third more in JSON."""
 
 
 class InviteCalls(ApiCalls):
-    """What a user does about invites."""
+    """Calls for invites, Welcomes and key packages."""
 
     async def upload_key_packages(
         self, regular: Sequence[bytes], last_resort: bytes | None = None, fingerprint: str = ""
     ) -> None:
-        """Upload key packages, all or none. It is not repeated: a package must not be handed out twice."""
+        """Upload key packages, all or none. Not repeated: the server must not hand out a package twice."""
         entries = [key_packages.UploadedKeyPackage(each, is_last_resort=False) for each in regular]
         if last_resort is not None:
             entries.append(key_packages.UploadedKeyPackage(last_resort, is_last_resort=True))
@@ -34,13 +34,13 @@ class InviteCalls(ApiCalls):
         await self.transport.send(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
 
     async def take_key_package(self, user_id: UUID) -> bytes:
-        """Take a key package of a user. It is not repeated: each is handed out once."""
+        """Take a key package of a user. Not repeated: each is handed out once."""
         return (
             await self.transport.request(Call("GET", path("key-packages", user_id)), KeyPackageTaken)
         ).key_package_data
 
     async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
-        """Take a key package of each who is to be invited, all or none. It is not repeated."""
+        """Take a key package of each user to invite, all or none. Not repeated."""
         body = key_packages.InviteToGroup([each.bytes for each in user_ids])
         call = Call("POST", path("groups", group_id, "invite"), key_packages.InviteToGroupRequest, body)
         return (await self.transport.request(call, MemberKeyPackages)).member_key_packages
@@ -48,7 +48,7 @@ class InviteCalls(ApiCalls):
     async def deposit_invite(
         self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
     ) -> None:
-        """Invite a user, with everything that is needed once the invite is accepted."""
+        """Invite a user, with the messages that the server sends when the invite is accepted."""
         body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
         await self.transport.send(
             Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)
@@ -67,14 +67,14 @@ class InviteCalls(ApiCalls):
         return await self._read_list(call, InviteList, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
-        """Withdraw an invite."""
+        """Cancel an invite."""
         body = wire.CancelInvite(invitee_id.bytes)
         await self.transport.send(
             Call("POST", path("groups", group_id, "cancel-invite"), wire.CancelInviteRequest, body)
         )
 
     async def accept_invite(self, invite_id: UUID) -> None:
-        """Accept an invite. It is not repeated: see the groups if there is no answer."""
+        """Accept an invite. Not repeated: without an answer, check the groups."""
         await self.transport.send(Call("POST", path("invites", invite_id, "accept")))
 
     async def decline_invite(self, invite_id: UUID) -> None:
@@ -82,12 +82,12 @@ class InviteCalls(ApiCalls):
         await self.transport.send(Call("POST", path("invites", invite_id, "decline")))
 
     async def welcomes(self) -> tuple[WelcomeInfo, ...]:
-        """List the user's welcomes."""
+        """List the user's Welcomes."""
         call = Call("GET", "/welcomes", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
+            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOME_PAGE_SIZE
         )
 
     async def accept_welcome(self, welcome_id: UUID) -> None:
-        """Say that a welcome was processed: the server forgets it."""
+        """Acknowledge a Welcome: the server deletes it."""
         await self.transport.send(Call("POST", path("welcomes", welcome_id, "accept")))

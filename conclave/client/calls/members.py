@@ -1,4 +1,4 @@
-"""What admins do to members: roles, removals, bans."""
+"""Roles, removals, bans."""
 
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from conclave.wire.schemas.base import RequestSchema
 
 
 class MemberCalls(ApiCalls):
-    """What admins do about members."""
+    """Calls of admins for members."""
 
     async def promote(self, group_id: UUID, user_id: UUID) -> None:
         """Make a member an admin."""
@@ -31,7 +31,7 @@ class MemberCalls(ApiCalls):
         await self.transport.send(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
 
     async def ban(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
-        """Ban a user; a member is removed. Of a user who is banned already nothing is stored, so it is repeated."""
+        """Ban a user, and remove a member. Repeated, since banning twice stores nothing."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
         call = Call("POST", path("groups", group_id, "ban"), wire.BanMemberRequest, body, repeatable=True)
         await self.transport.send(call)
@@ -41,7 +41,7 @@ class MemberCalls(ApiCalls):
         await self._about(group_id, "unban", wire.UnbanMemberRequest, user_id)
 
     async def banned(self, group_id: UUID) -> tuple[BannedUserInfo, ...]:
-        """List who is banned from a group."""
+        """List the users banned from a group."""
         call = Call("GET", path("groups", group_id, "banned"), repeatable=True)
         return await self._read_list(call, BannedUserList, lambda answer: answer.users, lambda each: each.user_id)
 

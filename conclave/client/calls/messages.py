@@ -9,20 +9,20 @@ from conclave.client.events import Lagged
 from conclave.client.stream import read_events
 from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.events import Event
-from conclave.wire.results import FetchedMessage, MessagePage, MessageSent
+from conclave.wire.results import FetchedMessage, FetchedMessages, MessageSent
 from conclave.wire.schemas import messages as wire
 
 
 class MessageCalls(ApiCalls):
-    """What a user does about messages."""
+    """Calls for messages and events."""
 
     async def send(
         self, group_id: UUID, payload: bytes, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
     ) -> int:
-        """Send a message and return its number. It is repeated until there is an answer, and stored once.
+        """Send a message and return its number. Repeated until there is an answer, and stored once.
 
-        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``send_id``: give one
-        if you want to go on after a ClientError, or after a restart: with the same one, within a day.
+        ``self_destruct_seconds``: lifetime after each reader has read it; 0: unlimited. ``send_id``: to repeat the call
+        after a ClientError or a restart, pass the same one, within a day.
         """
         body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
         call = Call("POST", path("groups", group_id, "messages"), wire.SendMessageRequest, body, repeatable=True)
@@ -33,9 +33,9 @@ class MessageCalls(ApiCalls):
     ) -> tuple[FetchedMessage, ...]:
         """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
 
-        This says that the user has everything up to ``after``, and nothing of what is returned: that counts as fetched
-        once the next call has its last number as ``after``. So store it first, and then call again, also when nothing
-        more is expected: in a group with delete-after-fetch a page that is not confirmed so is kept for ever.
+        The call confirms everything up to ``after``. The returned page counts as fetched once the next call passes its
+        last number as ``after``: store it first, then call again, even if you expect no more. With delete-after-fetch
+        the server keeps an unconfirmed page for ever.
         """
         query = {"after": str(after), "limit": str(limit), "confirm": wire.NEXT}
         if include_redacted:
@@ -43,30 +43,29 @@ class MessageCalls(ApiCalls):
         call = Call(
             "GET", path("groups", group_id, "messages"), query=query, repeatable=True, max_bytes=MAX_BODIES_BYTES
         )
-        return (await self.transport.request(call, MessagePage)).messages
+        return (await self.transport.request(call, FetchedMessages)).messages
 
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
-        """Take a message back: an own one; as an admin any, if the operator lets admins. Nobody sees it any more.
+        """Take a message back, for all members: the user's own, or any as an admin, if the operator allows it.
 
-        Doing so again changes nothing. ResourceError: there is no such message any more. GroupError: it is not yours.
-        InputError: it is a commit. ``Sync.take_back`` is for a history. ``dry_run``: nothing changes, and it raises
-        what it would raise.
+        Taking it back again changes nothing. ResourceError: the message does not exist. GroupError: it is another
+        user's. InputError: it is a commit. ``Sync.take_back`` also updates the history. ``dry_run``: only check.
         """
         query = {"dry_run": "true"} if dry_run else None
         call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), query=query, repeatable=True)
         await self.transport.send(call)
 
     async def read(self, group_id: UUID, sequence_num: int) -> None:
-        """Say that the user has really seen everything up to a number. It starts the timers of what it covers."""
+        """Send a read receipt for everything up to a number. It starts the timers of self-destructing messages."""
         body = wire.ReadReceipt(sequence_num)
         call = Call("POST", path("groups", group_id, "read"), wire.ReadReceiptRequest, body, repeatable=True)
         await self.transport.send(call)
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[AsyncIterator[Event | Lagged]]:
-        """Open one stream of events, which ends when the connection does. Raises ClientError.
+        """Open a stream of events, which ends with the connection. Raises ClientError.
 
-        From here on nothing is missed; what was before has to be fetched. ``Sync`` does all that.
+        It has all events from now on; earlier messages have to be fetched. ``Sync`` does both.
         """
         word = self.transport.written_in.name.lower()
         response = await self.transport.stream("/events", {"format": word})

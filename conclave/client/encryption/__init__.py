@@ -1,1 +1,1 @@
-"""End-to-end encryption of an account: its keys and groups in a file, and the order of the server."""
+"""End-to-end encryption of an account: its keys and groups in a file, updated in the server's order."""

@@ -1,4 +1,4 @@
-"""What is to be done in which group, and when: in memory only, since it follows anew from the state at each start."""
+"""When to check which group, and what was observed in it. In memory only: each start derives it again."""
 
 import time
 from collections.abc import Callable
@@ -9,42 +9,40 @@ from uuid import UUID
 from conclave.wire.results import GroupDetails
 
 SOON_SECONDS = 0.2
-"""Several changes that come together are looked at once, after 0.2 seconds."""
+"""Delay of a check, so that several changes are checked together."""
 
 CHECK_INTERVAL_SECONDS = 3_600.0
-"""Every group is looked at once an hour: for keys that are to be renewed, and for what was missed."""
+"""Interval of the regular checks of each group, for keys to renew and missed changes."""
 
 FIRST_JOIN_DELAY, MAX_DELAY = 0.5, 3_600.0
-"""Who cannot come in tries again after half a second, and twice as long each time: two devices may be at odds."""
+"""Delay before joining again, doubled each time: two devices may replace each other."""
 
 FIRST_CHECK_DELAY = 2.0
-"""Who is unsure compares the server's group info after two seconds, and after twice as long each time."""
+"""An unconfirmed client compares the server's group info after this delay, doubled each time."""
 
 CONFLICT_SECONDS = 600.0
-"""For ten minutes after another member's commit that does not count the group info is compared several times."""
+"""How long after another member's rejected commit the group info is compared more often."""
 
 CONTESTED_SECONDS = 7_200.0
-"""What others told two hours ago is no sign any more that they are in another branch."""
+"""Older contests are no sign of another branch any more."""
 
 STABLE_AFTER_SECONDS = 600.0
-"""Who has stayed in for 10 minutes begins at half a second again."""
+"""A client that has been in the group this long starts at FIRST_JOIN_DELAY again."""
 
 
 @dataclass
 class GroupAgenda:
-    """A group. Times are those of ``clock``, in seconds.
+    """The schedule and the observations of a group. Times are seconds of ``clock``.
 
-    ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
-    something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
-    ``claimed``: the own epoch in which a group info of another one was seen first, at ``claimed_at``.
-    ``read_at``: all that was at the server then was read.
-    ``asked_at``: when the user asked in.
-    ``is_caught_up``: all that was at the server at the start was read.
-    ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
-    ``is_new``: the user has come in, and the keys were not compared with the server's group info since then.
-    ``contested``: how often something of another branch was replaced at the server.
-    ``listed``, ``admins``: of the server's list as it was read last; None: not yet. ``without_right``: members who have
-    made a change that they had no right to: they are in a branch of their own.
+    ``at``: when to check the group. ``info_at``: when to compare the server's group info. ``commit_needed_since``:
+    since when a commit is needed that several members could make. ``has_later_messages``: messages of a later epoch
+    arrived. ``other_epoch``: the own epoch in which a group info of another epoch was first seen, at
+    ``other_epoch_seen_at``. ``read_at``: everything on the server at that time was read. ``join_sent_at``: when the own
+    external commit was sent. ``is_caught_up``: everything on the server at the start was read. ``has_read_all``:
+    everything since the epoch began was read. ``has_sent``: an own text has come back since the start. ``is_new``: the
+    user has joined, and the server's group info was not compared since. ``contested``: how often a group info of
+    another branch was replaced on the server. ``listed``, ``admins``: by the server's last list; None: not read yet.
+    ``unauthorized``: members who made a change without the right to it, and so are in a branch of their own.
     """
 
     clock: Callable[[], float]
@@ -81,43 +79,43 @@ class GroupAgenda:
     unreadable_commits: int = 0
 
     def record_other_epoch(self, epoch: int) -> bool:
-        """A group info of another epoch than the own one is at the server. Tell whether that is new."""
+        """Record that the server has a group info of another epoch. Return whether this is the first time."""
         is_new = self.other_epoch != epoch
         if is_new:
             self.other_epoch, self.other_epoch_seen_at = epoch, self.clock()
         return is_new
 
     def has_read_past(self, epoch: int) -> bool:
-        """Tell whether all was read that was there when such a group info was seen, and this epoch is still the last.
+        """Return whether everything older than that group info was read, without leaving this epoch.
 
-        Before that it says nothing: who reads slowly is behind the others, and in no other branch.
+        Until then the group info proves nothing: a client that reads slowly is only behind the others.
         """
         return self.other_epoch == epoch and self.other_epoch_seen_at < self.read_at
 
     def record_fetch(self) -> None:
-        """A page of messages is asked for next."""
+        """Record that a page of messages is requested now."""
         self._fetched_at = self.clock()
 
     def record_caught_up(self) -> None:
-        """The page that was asked for last was empty."""
+        """Record that the last requested page was empty."""
         self.is_caught_up, self.read_at = True, self._fetched_at
 
     def update_members(self, group: GroupDetails) -> bool:
-        """Note the members and admins as the server lists them now. Tell whether there are other members."""
+        """Update the members and admins from the server's list. Return whether the members have changed."""
         former, self.listed = self.listed, frozenset(each.user_id for each in group.members)
         self.admins = frozenset(each.user_id for each in group.members if each.role == "admin")
         return self.listed != former
 
     def record_readable(self, epoch: int, sent_in: int) -> None:
-        """A message could be read in this epoch, which was encrypted in that or an earlier one."""
+        """Record a decrypted message, received in ``epoch`` and encrypted in ``sent_in``, not later."""
         self._enter_epoch(epoch)
         self._clear_gap(sent_in)
         self.readable_count += 1
 
     def record_unreadable(self, epoch: int, *, is_foreign: bool) -> None:
-        """A message could not be read in this epoch: it is rubbish, or this client has lost the way.
+        """Record a message that failed in ``epoch``: it is invalid, or this client is in a wrong branch.
 
-        ``is_foreign``: it may come from a member who has lost the way: who has read all stays then.
+        ``is_foreign``: it may come from a member in a wrong branch, so a client that has read everything stays.
         """
         self._enter_epoch(epoch)
         self.unreadable_count += 1
@@ -125,9 +123,9 @@ class GroupAgenda:
         self.check_info_soon()
 
     def record_commit(self, epoch: int, *, by_others: bool = True) -> None:
-        """A commit has led into this epoch, and was read just now.
+        """Record a commit that has led into ``epoch``.
 
-        ``by_others``: by a member who was in: they were where this client was, whatever it has not read before that.
+        ``by_others``: by an existing member, which shows that it was in this client's branch.
         """
         had_read_all = self.has_read_all
         self._enter_epoch(epoch)
@@ -138,17 +136,17 @@ class GroupAgenda:
             self._checks = 0
 
     def record_gap(self, epoch: int) -> None:
-        """Something was not read in this epoch: it had gone before, or is for others."""
+        """Record a message that was not read in ``epoch``: it was gone before, or is for others."""
         self.has_read_all, self._has_missed, self._missed_epoch = False, True, epoch
         self._checks = 0
 
     def _clear_gap(self, epoch: int) -> None:
-        """Others were in this epoch: so what was missed in an earlier one led nowhere else."""
+        """Forget gaps before ``epoch``: other members have reached it too."""
         self._has_missed = self._has_missed and self._missed_epoch >= epoch
 
     @property
     def is_complete(self) -> bool:
-        """Whether all was read since the epoch began, and nothing of its members was refused: none follows it yet."""
+        """Whether everything since the epoch began was read, and no commit was rejected: it is the last epoch."""
         return self.has_read_all and not self.unreadable_commits
 
     def _enter_epoch(self, epoch: int) -> None:
@@ -162,46 +160,46 @@ class GroupAgenda:
             )
 
     def check_info_soon(self, *, is_own: bool = False) -> None:
-        """The server's group info may be a wrong one. ``is_own``: by this client's doing, so it looks at once."""
+        """Schedule a comparison of the server's group info: at once if ``is_own``, this client caused the change."""
         self.check_info(0.0 if is_own else SOON_SECONDS)
 
     def check_info(self, after: float) -> None:
-        """Compare the server's group info after so many seconds."""
+        """Schedule a comparison of the server's group info in ``after`` seconds."""
         at = self.clock() + after
         self.info_at = at if self.info_at is None else min(at, self.info_at)
 
     def next_check_delay(self) -> float:
-        """Return how long to wait before it is compared again as long as it is not known who is right."""
+        """Return the delay of the next comparison while another branch is possible."""
         self._checks += 1
         return min(FIRST_CHECK_DELAY * 2.0 ** min(self._checks - 1, 20), MAX_DELAY)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing says that others may be in another branch."""
+        """Whether there are no signs of another branch."""
         is_suspect = self.clock() - self._conflict_at < CONFLICT_SECONDS
         return not self._has_missed and not self.contested and not is_suspect
 
     def record_conflict(self) -> None:
-        """A member has made a commit that does not count here: it has lost, or it counts in another branch."""
+        """Record another member's rejected commit: it came second, or belongs to another branch."""
         self._conflict_at, self._checks = self.clock(), 0
         self.check_info_soon()
 
     def record_contest(self) -> None:
-        """The group info of another member is replaced: that client may do the same."""
+        """Record that this client replaces another member's group info, which may be replaced again."""
         if self.clock() - self._contested_at > CONTESTED_SECONDS:
             self.contested = 0
         self.contested, self._contested_at, self._checks = self.contested + 1, self.clock(), 0
 
     def clear_contest(self) -> None:
-        """An earlier member has sent something with the same keys."""
+        """Forget contests: a senior member has sent something with the same keys."""
         self.contested = 0
 
     def reset_attempts(self) -> None:
-        """Another one has come in at the same moment: that is no failure, and is not waited for longer each time."""
+        """Reset the delay of joining: another client joined at the same moment, which is not a failure."""
         self.attempts = 0
 
     def record_entry(self, epoch: int, *, is_new: bool) -> None:
-        """The user has the keys. ``is_new``: of a group of others."""
+        """Record that the user has the keys. ``is_new``: the group has other members."""
         self.is_new = is_new
         self._has_missed = False
         self.record_commit(epoch)
@@ -209,7 +207,7 @@ class GroupAgenda:
         self.contested = self._checks = 0
 
     def next_join_delay(self) -> float:
-        """Return how long to wait before the user asks in again."""
+        """Return the delay before the next try to join."""
         if self.entered_at is not None and self.clock() - self.entered_at > STABLE_AFTER_SECONDS:
             self.attempts = 0
         self.entered_at = None
@@ -219,24 +217,24 @@ class GroupAgenda:
 
 @dataclass
 class Agenda:
-    """All groups."""
+    """The schedules of all groups."""
 
     clock: Callable[[], float] = time.monotonic
     _groups: dict[UUID, GroupAgenda] = field(default_factory=dict)
 
     def group(self, group_id: UUID) -> GroupAgenda:
-        """Return what is to be done in a group."""
+        """Return the schedule of a group."""
         if group_id not in self._groups:
             self._groups[group_id] = GroupAgenda(self.clock)
         return self._groups[group_id]
 
     def schedule(self, group_id: UUID, after: float = SOON_SECONDS) -> None:
-        """Look at a group soon, or after so many seconds."""
+        """Schedule a check of a group in ``after`` seconds, unless one is due earlier."""
         agenda, at = self.group(group_id), self.clock() + after
         agenda.at = at if agenda.at is None else min(at, agenda.at)
 
     def due(self) -> list[UUID]:
-        """Return the groups that are to be looked at now."""
+        """Return the groups to check now."""
         now = self.clock()
         return [group_id for group_id, each in self._groups.items() if each.at is not None and each.at <= now]
 

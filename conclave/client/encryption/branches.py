@@ -1,10 +1,10 @@
-"""Branches: where members' keys have come apart, whose client comes in again, so that all end in one.
+"""Branches: if members' states diverge, decides whose client rejoins, so that all end in one branch.
 
-The group info at the server, by which joiners come in, shows that there is another branch: a joiner used one of a
-commit that lost, or has missed a commit that was erased since. No member can prove to a later one which branch is
-right. So it is decided by what all see alike: the order in which members came in. A member who has read no earlier
-member's message in its branch is unsure, and gives way; one who has read one stays, unless an earlier member insists.
-Only one branch has its group info at the server, so two never give way to each other.
+The server's group info shows that another branch exists: a joiner used that of a commit that came second, or missed a
+commit that was erased since. No member can prove to a later one which branch is right. So the order in which members
+joined decides, which all see alike. A member without a message from a senior member in its branch is unconfirmed, and
+gives way. A confirmed member stays, unless a senior member insists. Only one branch has its group info on the server,
+so two never give way to each other.
 """
 
 from typing import TYPE_CHECKING
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 NEW_MEMBER_DELAY = 0.5
-"""Who has just come in gives way so soon to a branch that is ahead, if what leads there does not come."""
+"""Delay after which a new member switches to a branch with a later epoch."""
 
 SENIOR_DELAY, JUNIOR_DELAY = 3.0, 12.0
-"""Who is unsure gives way to another branch after so long, of somebody who was there before, or who came in later."""
+"""Delays after which an unconfirmed member switches to a branch whose group info a senior or junior has signed."""
 
 MAX_DOUBLINGS = 3
-"""After twice as long each time that it has come in, up to eight times."""
+"""The delays double with each join, this often at most."""
 
 SENIOR_REPLACEMENTS = 6
-"""What was replaced so often, and comes back, is insisted on by somebody who was there before."""
+"""After a senior member's group info was replaced this often, the member insists on its branch."""
 
 RECHECK_SECONDS = 5.0
-"""What was put right at the server is looked at again after five seconds: others may have done so the other way."""
+"""Delay of the comparison after an upload: another client may have replaced the group info again."""
 
 MAX_UNREADABLE = 8
-"""Who has read all, but cannot read what the others say: after eight messages in an epoch it is this client's fault."""
+"""A client that has read everything switches after this many undecryptable messages in an epoch."""
 
 PLACEHOLDER_INFO = b"none"
-"""What is no group info: no client comes in by it."""
+"""A placeholder that is not a group info: no client joins by it."""
 
-LOST = "This device had lost its way among the keys of this group, and comes in again."
+LOST = "This device's keys differed from those of the group. It joins again."
 
 FALSE_INFO = (
-    "What the server had for those who come in was false: it told of changes that nobody has made. It was replaced."
+    "The server's data for new members was wrong: it contained changes that no member has made. It was replaced."
 )
 
 
 class Branches:
-    """Compares the group infos of the server with the states of groups."""
+    """Compares the server's group infos with the states of groups."""
 
     def __init__(
         self, operations: GroupOperations, joiner: GroupJoiner, agenda: Agenda, user_id: UUID, news: list[News]
@@ -65,14 +65,14 @@ class Branches:
         )
 
     async def check(self, client: "Client", group_id: UUID, agenda: GroupAgenda) -> bool:
-        """Compare the group info of the server when it is time to. Tell whether to stop here."""
+        """Compare the server's group info if that is due. Return whether the check of the group ends here."""
         if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
             agenda.info_at = None
             try:
                 if await self._compare(client, group_id, agenda):
                     return True
             except ClientError:
-                agenda.check_info_soon()  # nothing was compared: look again soon, not with the next round
+                agenda.check_info_soon()  # not compared: retry soon
                 raise
         if agenda.info_at is None:
             record = self._operations.record(group_id)
@@ -82,19 +82,17 @@ class Branches:
         return False
 
     async def _compare(self, client: "Client", group_id: UUID, agenda: GroupAgenda) -> bool:
-        """Compare, and mend what is wrong. Tell whether to stop here."""
+        """Compare, and replace a wrong group info. Return whether the check of the group ends here."""
         info = await fetch_group_info(client, group_id)
         header = read_group_info(info)
-        record = self._operations.record(
-            group_id
-        )  # only now: messages may have been read while the answer was on its way
+        record = self._operations.record(group_id)  # after the request, during which messages may be processed
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return True
         ours = record.group
         agenda.is_new = agenda.is_new and header is not None and header.epoch >= ours.epoch
         if header == GroupInfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
             agenda.has_later_messages, agenda.other_epoch = False, None
-            if agenda.info_uploaded_epoch != ours.epoch:  # or it says only what this client has said
+            if agenda.info_uploaded_epoch != ours.epoch:  # otherwise the group info proves nothing: it is this client's
                 agenda.unreadable_count, agenda.unreadable_commits = 0, 0
             agenda.is_new = False
             return False
@@ -103,14 +101,14 @@ class Branches:
             wait = self._switch_delay(record, ours, agenda, header, signer)
             if wait is not None and await self._switch(client, group_id, ours, agenda, info, header, wait):
                 return True
-            if header.epoch > ours.epoch and not agenda.unreadable_count:  # or what was refused has told it already
+            if header.epoch > ours.epoch and not agenda.unreadable_count:  # otherwise it was reported already
                 self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
-            if signer and signer.identity != self._user_id.bytes:  # or it is what this client told before it lost
+            if signer and signer.identity != self._user_id.bytes:  # otherwise it is an earlier one of this client
                 agenda.record_contest()
         agenda.has_later_messages, agenda.other_epoch, agenda.is_new = False, None, False
-        agenda.info_uploaded_epoch = ours.epoch  # also where the answer is lost
+        agenda.info_uploaded_epoch = ours.epoch  # even if the answer is lost
         if info not in {b"", PLACEHOLDER_INFO} and (header is None or header.epoch > ours.epoch):
-            # The server replaces what says a later epoch only by what says none. Joiners wait meanwhile.
+            # The server replaces a group info of a later epoch only by one without an epoch. Joiners wait meanwhile.
             await client.commit(group_id, group_info=PLACEHOLDER_INFO)
         await client.commit(group_id, group_info=ours.group_info())
         agenda.check_info(RECHECK_SECONDS)
@@ -124,7 +122,7 @@ class Branches:
         header: GroupInfoHeader,
         signer: GroupInfoSigner | None,
     ) -> float | None:
-        """Return how long another branch has to stay before this client gives way to it; None: it does not."""
+        """Return the delay before this client switches to another branch; None: never."""
         if signer and signer.identity in {each.bytes for each in agenda.unauthorized}:
             return None
         is_credible = signer is not None and self._is_credible(ours, agenda, signer)
@@ -140,13 +138,13 @@ class Branches:
             1 if is_new or not agenda.has_read_all else MAX_UNREADABLE
         )
         if header.epoch > ours.epoch and not (agenda.has_read_past(ours.epoch) and agenda.is_complete):
-            return 0.0  # the others may be there: what leads there is fetched first
+            return 0.0  # the others may be there: fetch the commits first
         if header.epoch >= ours.epoch and cannot_read:
-            return 0.0  # nobody else followed: others may have other rules than those here
+            return 0.0  # the others do not follow: their clients may have other rules
         return 0.0 if is_senior and agenda.contested >= SENIOR_REPLACEMENTS else None
 
     def _is_credible(self, ours: MlsGroup, agenda: GroupAgenda, signer: GroupInfoSigner) -> bool:
-        """Tell whether who speaks for another branch is another member by the server's list, with the known key."""
+        """Return whether the signer is another member, by the server's list, with its known key."""
         if len(signer.identity) != ID_BYTES or signer.identity == self._user_id.bytes:
             return False
         member = ours.find(signer.identity)
@@ -163,8 +161,8 @@ class Branches:
         header: GroupInfoHeader,
         wait: float,
     ) -> bool:
-        """Fetch what may lead to another branch; if it does not come, come in there. False: nobody can by it."""
-        is_void = agenda.is_new and header.epoch == ours.epoch  # another commit came first: nothing leads on from here
+        """Wait for commits that lead to another branch, then join it. Return False if the group info is unusable."""
+        is_void = agenda.is_new and header.epoch == ours.epoch  # another commit came first
         is_over = (
             not agenda.record_other_epoch(ours.epoch) and self._agenda.clock() - agenda.other_epoch_seen_at >= wait
         )

@@ -1,4 +1,4 @@
-"""The codec that encrypts: MLS, by RFC 9420, as existing clients of the protocol use it."""
+"""The codec that encrypts by MLS (RFC 9420), compatible with existing clients of the protocol."""
 
 import hashlib
 import sqlite3
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 
 DISK_ERRORS = (sqlite3.OperationalError, sqlite3.InternalError)
-"""What SQLite raises where the file or the disk fails, and not for what is to be stored."""
+"""SQLite's errors for a failing file or disk, not for invalid data."""
 
 MAX_REQUEST_BYTES = 750_000
-"""Bytes of a commit and what goes with it: a request has 1 MiB at most, and bytes take 4/3 of their length in JSON."""
+"""Maximum size of a commit, Welcome and group info: a request has 1 MiB at most, and base64 takes 4/3."""
 
-LOST = "The keys of this group cannot be used on this device any more. It comes in again."
+LOST = "The keys of this group cannot be used on this device any more. It joins again."
 
-WELCOMED = "This member's keys have signed what let you in."
+WELCOMED = "This member's key has signed the Welcome by which you joined."
 
 WELCOMED_BY_ANOTHER = (
-    "This member's keys have signed what let you in, and the server had named somebody else as the one who invites you."
+    "This member's key has signed the Welcome by which you joined, but the server had named another inviter."
 )
 
 
@@ -59,7 +59,7 @@ def _unix_now() -> int:
 
 
 class MlsCodec:
-    """An account's encryption. Its keys are in a file, which one program uses at a time."""
+    """The encryption of an account. Its keys are in a file, which one program can use at a time."""
 
     encrypts = True
 
@@ -71,10 +71,9 @@ class MlsCodec:
         now: Callable[[], int] = _unix_now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``path``: the file, made if it is not there; None: in memory only.
+        """``path``: the file, created if it does not exist; None: in memory.
 
-        ``now``: Unix seconds, until ``use_time`` gives the server's. ``clock``: seconds that only go forward.
-        Raises KeyStoreError.
+        ``now``: Unix seconds, until ``use_time`` sets the server's. ``clock``: monotonic seconds. Raises KeyStoreError.
         """
         self._user_id, self._unix_time = user_id, now
         self._database = KeyDatabase(None if path is None else Path(path), user_id)
@@ -102,7 +101,7 @@ class MlsCodec:
         self._database.close()
 
     def use_time(self, now: Callable[[], int]) -> None:
-        """Take the time from ``now``: the lifetime of a key package is compared with other machines' time."""
+        """Use ``now`` as the clock: lifetimes of key packages are compared with other machines' clocks."""
         self._unix_time = now
 
     def _now(self) -> int:
@@ -116,31 +115,31 @@ class MlsCodec:
         return self._own_keys.fingerprint
 
     def view(self, group_id: UUID) -> GroupView:
-        """Return a group's encryption as it is now."""
+        """Return the current state of a group's encryption."""
         return self._views.view(group_id)
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
-        """Return the key of a person as it was seen last; ``view`` has the one of a group."""
+        """Return the last known key of a user; ``view`` has those of a group."""
         return self._known_keys.get(user_id)
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
-        """Note that the user has compared a key."""
+        """Record that the user has verified a key."""
         return self._views.set_trust(user_id, fingerprint, Trust.VERIFIED)
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
-        """Note that the user takes a changed key without having compared it."""
+        """Record that the user accepts a changed key unverified."""
         return self._views.set_trust(user_id, fingerprint, Trust.UNKNOWN)
 
     def take_news(self) -> list[News]:
-        """Return what people should know, and was not told."""
-        told = list(self._news)
+        """Return the queued news, and clear the queue."""
+        news = list(self._news)
         self._news.clear()
-        return told
+        return news
 
     # Messages
 
     def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
-        """Encrypt a text. Raises ValueError for an empty one or one that is too long, and EncryptionError."""
+        """Encrypt a text. Raises ValueError for an empty or too long one, and EncryptionError."""
         if not text:
             raise ValueError("a message must not be empty")
         if len(text.encode()) > MAX_MESSAGE // 2:
@@ -148,7 +147,7 @@ class MlsCodec:
         return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
     def encode_resend(self, again: PendingResend) -> bytes:
-        """Encrypt a text anew; what it says in the clear is under which number it came first."""
+        """Encrypt a text to resend; its authenticated data has the number of the first message."""
         return self._encrypt(again.group_id, again.text, again.original)
 
     def _encrypt(self, group_id: UUID, text: str, original: int = 0, send_id: bytes = b"") -> bytes:
@@ -161,24 +160,24 @@ class MlsCodec:
         return payload
 
     def _check_ready(self, record: GroupRecord) -> None:
-        """Raise NotReadyError if nothing can be encrypted yet. The state stays loaded: who waits asks often."""
+        """Raise NotReadyError if nothing can be encrypted yet. The state stays cached, since callers poll."""
         group, agenda = self._require_group(record), self._agenda.group(record.group_id)
-        if agenda.has_later_messages or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
+        if agenda.has_later_messages or not agenda.is_caught_up:  # the state may be outdated, with used keys
             self._agenda.schedule(record.group_id)
-            raise NotReadyError("what came to this group is still being read: it goes on by itself")
+            raise NotReadyError("messages of this group are still being read: try again soon")
         why = ""
-        if agenda.is_new:  # what is said in a branch that the others are not in would be lost
-            why = "this client has just come in, and compares its keys with those of the others"
+        if agenda.is_new:  # texts in a branch without the others would be lost
+            why = "this client has just joined, and is comparing its keys with those of the others"
         elif record.is_doubtful:
-            why = "messages are gone that may have been sent from here: new keys are on their way"
+            why = "the keys may be an old copy, and are being replaced: try again soon"
         elif group.has_proposals:
-            why = "the group is being changed: it goes on in a moment"
+            why = "the group is being changed: try again soon"
         if why:
             self._agenda.schedule(record.group_id, 0)
             raise NotReadyError(why)
 
     def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
-        """Forget the text of a payload, unless it came back; and of other tries, if one of them has come."""
+        """Erase the text of a payload that did not come back, and of other tries if one was stored."""
         record = self._groups.get(group_id)
         if record and (own := self._texts.find_sent(record, payload)) and not own.is_kept:
             with self._database.transaction():
@@ -187,42 +186,42 @@ class MlsCodec:
                 self._texts.drop_sent(own.text_key)
 
     def pending_resends(self) -> list[PendingResend]:
-        """Return texts that came after their keys had passed, or with keys that were not those of the others."""
+        """Return the texts to resend: their keys had expired, or other members lack them."""
         return self._texts.pending_resends()
 
     def drop_resend(self, key: int) -> None:
-        """Forget such a text."""
+        """Erase a text that was resent, or must not be."""
         with self._database.transaction():
             self._texts.drop_sent(key)
 
     def kept_numbers(self, group_id: UUID) -> list[int]:
-        """Return the numbers of the messages of which a text is kept."""
+        """Return the numbers of messages whose texts are kept."""
         record = self._groups.get(group_id)
         return self._texts.kept_numbers(record) if record else []
 
     def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Erase what is kept of messages that are gone."""
+        """Erase the texts of messages that are gone."""
         if record := self._groups.get(group_id):
             with self._database.transaction():
                 self._texts.drop_erased(record, numbers, are_taken_back=are_taken_back)
 
     def pending_take_backs(self) -> list[tuple[UUID, int]]:
-        """Return own messages that were sent anew although their first ones were taken back."""
+        """Return own resent copies whose originals were taken back."""
         return self._texts.unwanted()
 
     def record_taken_back(self, group_id: UUID, number: int) -> None:
-        """Forget such a message."""
+        """Delete the record of a resent copy that was taken back."""
         if record := self._groups.get(group_id):
             with self._database.transaction():
                 self._texts.drop_repeat(record, number)
 
     def repeats_of(self, group_id: UUID, number: int) -> list[int]:
-        """Return the numbers under which such a text has come once more."""
+        """Return the numbers of the resent copies of a message."""
         record = self._groups.get(group_id)
         return self._texts.repeats_of(record, number) if record else []
 
     def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
-        """Tell whether somebody changes the members who was no admin when the list was read last, or none was read."""
+        """Return whether a sender who is not a known admin may change the members."""
         if not self.has_keys(group_id):
             return False
         agenda = self._agenda.group(group_id)
@@ -230,19 +229,19 @@ class MlsCodec:
         return any(header is not None and header.may_change_members for header in headers)
 
     def update_members(self, groups: Sequence[GroupDetails]) -> None:
-        """Take the members and admins of the user's groups, as the server lists them now."""
+        """Update the members and admins from the server's list of the user's groups."""
         for group in groups:
             for each in group.members:
                 if each.user_id == self._user_id:
                     self.record_listed_key(each.signing_key_fingerprint)
             if self._agenda.group(group.group_id).update_members(group):
-                # Who cannot read yet, and who can without being a member, is shown by it.
+                # The view shows members without keys, and strangers with keys.
                 self._news.append(EncryptionChanged(group.group_id))
 
     def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Decrypt messages, and take commits. All that it leads to is on the disk when it returns.
+        """Decrypt messages, and apply commits. All changes are on the disk when it returns.
 
-        If that fails, the keys of the group are given up, and the messages are passed by.
+        If that fails, the keys of the group are dropped, and the messages are skipped.
         """
         if not messages:
             return []
@@ -262,12 +261,12 @@ class MlsCodec:
         return found
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """Erase the texts that the history has; if it has more than was read here, these keys are an old copy."""
+        """Erase texts that the history has. If it has more than was processed here, the keys are an old copy."""
         self._agenda.group(group_id).record_fetch()
         record = self._groups.get(group_id)
         if record and record.stage is Stage.ACTIVE and 0 < record.up_to < up_to:
             with self._changing(group_id) as record:
-                if record.group:  # what was not read may have a commit: a group info from before it leads to nobody
+                if record.group:  # an unread message may be a commit: older group infos must not be used
                     self._groups.record_commit(record, up_to, record.group.epoch, b"")
                 self._processor.drop_outdated_state(record)
             self._news.append(EncryptionChanged(group_id))
@@ -276,10 +275,10 @@ class MlsCodec:
                 self._texts.drop_decrypted(record, up_to)
 
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
-        """Note that everything was read: from here on it is known what was sent by these keys.
+        """Record that all messages were read, including those sent with these keys.
 
-        What an earlier program has encrypted and is not there now never will be, and what it has decrypted without
-        having stored it is not asked for any more: their texts go.
+        Texts of earlier runs are erased: encrypted ones that have not arrived never will, and decrypted ones are in the
+        history.
         """
         agenda, record = self._agenda.group(group_id), self._groups.get(group_id)
         if record and 0 < record.up_to < last and not agenda.is_caught_up:
@@ -296,32 +295,32 @@ class MlsCodec:
                 self._texts.drop_confirmable(record, self._now())
 
     def save_unsent(self, data: bytes) -> None:
-        """Keep what is not sent, encrypted with a key that is made of the account's."""
+        """Store unsent input, encrypted with a key derived from the account's."""
         with self._database.transaction():
             self._own_keys.save_unsent(data)
 
     def load_unsent(self) -> bytes:
-        """Return what is kept so."""
+        """Return the stored unsent input."""
         return self._own_keys.load_unsent()
 
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:
-        """Tell whether the user has the keys of a group."""
+        """Return whether the user has the keys of a group."""
         record = self._groups.get(group_id)
         return record is not None and record.stage is Stage.ACTIVE
 
     @property
     def needs_key_packages(self) -> bool:
-        """Whether those at the server are old."""
+        """Whether those on the server should be replaced."""
         return self._own_keys.are_outdated
 
     def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
-        """Make key packages; their private keys are on the disk when it returns."""
+        """Create key packages; their private keys are on the disk when it returns."""
         return self._own_keys.make(regular, last_resort=last_resort)
 
     def create(self, group_id: UUID) -> NewGroup:
-        """Begin a new group, with the user alone in it."""
+        """Create a group with the user as its only member."""
         with self._changing(group_id) as record:
             record.group = MlsGroup.create(self._own_keys.new_package(), self._now(), policy=POLICY)
             record.renewed_at, record.missed = self._now(), 0
@@ -329,21 +328,21 @@ class MlsCodec:
             return NewGroup(record.group.group_info(), record.group.group_id.hex())
 
     def record_listed_key(self, listed: str) -> None:
-        """Note the fingerprint that the server has for the account; "": none. Another device has uploaded another."""
+        """Record the fingerprint that the server lists for the account; "": none. It may be another device's."""
         if listed:
             self._listed_keys.add(listed)
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
-        """Make a commit that adds a user. Raises NotReadyError, and EncryptionError for a key of somebody else."""
+        """Create a commit that adds a user. Raises NotReadyError, and EncryptionError for another user's key."""
         with self._changing(group_id, "this user cannot be added") as record:
             package = decode_message(key_package)
             if not isinstance(package, KeyPackage) or package.leaf_node.credential.identity != user_id.bytes:
-                raise EncryptionError("the server has given a key that is not this user's: nobody was added")
+                raise EncryptionError("the server sent a key that is not this user's: the user was not added")
             made = self._require_group(record).commit(self._now(), add=[package])
         return _change(made)
 
     def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
-        """Make a commit that removes a member; nothing if the keys are not there, or the member is not."""
+        """Create a commit that removes a member; empty without keys, or if the user is not a member."""
         record = self._groups.get(group_id)
         member = record.group.find(user_id.bytes) if record and record.group and record.stage is Stage.ACTIVE else None
         if member is None:
@@ -351,20 +350,20 @@ class MlsCodec:
         return self.commit(group_id, [member.leaf_index])
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
-        """Make a commit with new own keys, which removes leaves, and takes proposals along. Raises EncryptionError."""
+        """Create a commit with new own keys that removes leaves and includes proposals. Raises EncryptionError."""
         with self._changing(group_id, "the group cannot be changed") as record:
             made = self._require_group(record).commit(self._now(), remove=remove)
         return _change(made)
 
     def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
-        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError.
+        """Create an external commit, which removes an old own leaf. Raises EncryptionError.
 
-        ``anew``: which commits there were is forgotten, since they led into another branch.
+        ``anew``: forget the known commits, which led into another branch.
         """
         info = read_group_info(group_info)
         if info is None:
-            raise EncryptionError("this group was made without encryption keys, or by a client that encrypts otherwise")
-        with self._changing(group_id, "the group info that the server has is of no use") as record:
+            raise EncryptionError("this group has no encryption keys, or those of an incompatible client")
+        with self._changing(group_id, "the server's group info is unusable") as record:
             self._processor.drop_state(record)
             if anew:
                 self._groups.forget_commits(record)
@@ -378,20 +377,20 @@ class MlsCodec:
         return ExternalCommit(commit, group.group_id.hex(), _info_if_fits(group.group_info(), commit))
 
     def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
-        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come.
+        """Join by a Welcome, which takes effect when its commit arrives.
 
-        Who has signed it is told, loudly if it is not the ``inviter`` whom the server has named.
+        The signer is reported, as a warning if it is not the ``inviter`` named by the server.
         """
         digest = hashlib.sha256(welcome).digest()
         record = self._groups.get(group_id)
         if record and record.welcome == digest:
-            return True  # it was taken before, and the answer of the server was lost
+            return True  # already processed, and the server's answer was lost
         try:
             group, used = MlsGroup.join(welcome, self._own_keys.stored_packages(), self._now(), policy=POLICY)
         except WrongRecipientError:
             return record is not None and record.stage is Stage.ACTIVE
         except MlsError:
-            return True  # it is of no use: the user asks in
+            return True  # unusable: join by an external commit
         try:
             with self._changing(group_id) as record:
                 self._processor.drop_state(record)
@@ -412,83 +411,83 @@ class MlsCodec:
         return True
 
     def groups(self) -> set[UUID]:
-        """Return the groups of which something is kept."""
+        """Return the groups with local data."""
         return set(self._groups.ids())
 
     def forget(self, group_id: UUID) -> None:
-        """Erase all that is here of a group."""
+        """Erase all local data of a group."""
         if self._groups.get(group_id):
             with self._database.transaction():
                 self._groups.forget(group_id)
         self._agenda.forget(group_id)
 
     def reset_keys(self) -> None:
-        """Begin with a new signature key. The states of all groups are erased: the user asks in again."""
+        """Create a new signature key, and erase the states of all groups, which are joined again."""
         with self._database.transaction():
             self._own_keys.replace_key()
             for group_id in self._groups.ids():
                 record = self._groups.get_or_make(group_id)
                 self._processor.drop_state(record)
-                record.had_keys = False  # nothing is missed with the new ones, and no leaf is theirs yet
+                record.had_keys = False  # the new keys have no leaf yet
                 self._groups.save(record)
         for group_id in self._groups.ids():
             self._news.append(EncryptionChanged(group_id))
             self.schedule_check(group_id)
 
-    # What goes on by itself
+    # Automatic work
 
     def schedule_check(self, group_id: UUID) -> None:
-        """Have a group looked at."""
+        """Schedule a check of a group."""
         self._agenda.schedule(group_id)
 
     @property
     def is_due(self) -> bool:
-        """Whether a group is to be looked at now."""
+        """Whether a check of a group is due."""
         return bool(self._agenda.due())
 
     async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
-        """Do what members' clients do by themselves."""
+        """Check the groups that are due; return those to fetch afterwards."""
         return await self._maintenance.run_maintenance(client, groups)
 
     def record(self, group_id: UUID) -> GroupRecord | None:
-        """Return a group, to be looked at; ``changing`` changes it."""
+        """Return the record of a group, read-only; ``_changing`` changes it."""
         return self._groups.get(group_id)
 
     def is_outdated(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Tell whether commits have come that a group info does not know, or that have won against its own."""
+        """Return whether newer commits than a group info exist, or its commit came second."""
         is_old = self._groups.first_commit(record, info.epoch) is not None
         return is_old or self._groups.commit_into(record, info.epoch) not in (None, info.tag)
 
     def forget_commits(self, record: GroupRecord) -> None:
-        """Forget the commits that have come while there were no keys: one of them may be rubbish."""
+        """Forget the commits that arrived without keys: one of them may be invalid."""
         with self._database.transaction():
             self._groups.forget_commits(record)
 
     def has_passed(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Tell whether the state of a group has been where a group info is."""
+        """Return whether the state of a group has passed the epoch of a group info."""
         return self._groups.has_been_at(record, info.tag)
 
     def is_senior(self, record: GroupRecord, user_id: UUID) -> bool:
-        """Tell whether a user has not come in after this device."""
+        """Return whether a user did not join after this device."""
         return self._processor.is_senior(record, user_id)
 
     def drop_state(self, group_id: UUID) -> None:
-        """Give the state of a group up: it leads nowhere."""
+        """Drop the state of a group, to join it again."""
         with self._changing(group_id) as record:
             self._processor.drop_state(record)
         self._news.append(EncryptionChanged(group_id))
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
-        """Tell whether the user's place, which was this device's, has the key of another one; note it."""
+        """Return whether another device has replaced this one, by the user's leaf in a group info; record it."""
         record = self._groups.get(group_id)
         if record is None or not record.had_keys:
             return False
         key = find_signature_key(group_info, self._user_id.bytes)
         if key is None or self._own_keys.is_own(key):
-            return False  # the group info may be of the time before new keys
+            return False  # the group info may be older than the current keys
         if self._listed_keys and fingerprint(key) not in self._listed_keys:
-            return False  # no device has logged in with that key: a member has made it up
-        try:  # or anybody who gives the server something false could keep this device out
+            return False  # no device of the account has used that key: a member has invented it
+        try:  # otherwise an invalid group info could keep this device out
             MlsGroup.join_external(group_info, self._own_keys.new_package(), self._now(), resync=True, policy=POLICY)
         except MlsError:
             return False
@@ -498,7 +497,7 @@ class MlsCodec:
         return True
 
     def _lost(self, group_id: UUID) -> None:
-        """Tell that the state of a group cannot be used, and come in again."""
+        """Report an unusable state, and schedule joining again."""
         self._news += [EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)]
         self._agenda.schedule(group_id)
 
@@ -506,10 +505,10 @@ class MlsCodec:
     def _changing(
         self, group_id: UUID, what_failed: str = "the keys of this group cannot be used"
     ) -> Iterator[GroupRecord]:
-        """Change a group, all or nothing: what is changed is on the disk at the end.
+        """Change a group's record in a transaction, which is on the disk at the end.
 
-        Whatever the data of the group leads to raises EncryptionError, so that only this group is affected. What the
-        disk raises concerns all groups, and is raised as it is.
+        Errors caused by the group's data are raised as EncryptionError, so that only this group is affected. Errors of
+        the disk affect all groups, and are raised unchanged.
         """
         news = len(self._news)
         try:
@@ -527,10 +526,10 @@ class MlsCodec:
 
     def _require_group(self, record: GroupRecord) -> MlsGroup:
         if record.stage is Stage.REPLACED:
-            raise ReplacedError("another device of yours has taken the place of this one: /reset brings it back")
+            raise ReplacedError("another device of yours has replaced this one: /reset brings it back")
         if record.stage is not Stage.ACTIVE or record.group is None:
             self._agenda.schedule(record.group_id)
-            raise NotReadyError("the keys of this group are not there yet: it goes on by itself")
+            raise NotReadyError("the keys of this group have not arrived yet: try again soon")
         return record.group
 
 
@@ -540,8 +539,8 @@ def _change(made: OwnCommit) -> MembershipChange:
 
 
 def _info_if_fits(group_info: bytes, *others: bytes) -> bytes:
-    """Return a group info if it fits into one request with the others; otherwise b"".
+    """Return a group info if it fits into one request with the other messages; otherwise b"".
 
-    Then nobody comes in without an invite until the group is smaller, but members can be removed.
+    Without it, users can join only by invites, but members can be removed.
     """
     return group_info if sum(map(len, others)) + len(group_info) <= MAX_REQUEST_BYTES else b""

@@ -1,10 +1,10 @@
-"""The code that two people compare, to know that there is no one between them. Pure."""
+"""The code that two people compare, to exclude a man in the middle. Pure."""
 
 import hashlib
 from dataclasses import dataclass
 
 ROUNDS = 5_200
-"""Hashes in a row, so that it costs something to look for keys with the same code."""
+"""Iterations of the hash, to make a search for keys with the same code expensive."""
 
 _DIGITS, _GROUP = 30, 5
 _WORDS = 12
@@ -29,21 +29,21 @@ scissors shadow shovel silver singer spider spoon squirrel statue summer sunset 
 """
 
 WORDS = _WORD_LIST.split()
-"""256 words, each for a byte."""
+"""256 words, one for each byte value."""
 
 
 @dataclass(frozen=True)
 class ComparisonCode:
-    """One code in two forms; either is enough. ``digits``: 6 groups of 5. ``words``: 12."""
+    """A code in two equivalent forms. ``digits``: 6 groups of 5. ``words``: 12."""
 
     digits: tuple[str, ...]
     words: tuple[str, ...]
 
 
 def comparison_code(one: str, other: str) -> ComparisonCode:
-    """Return the code of two fingerprints, in either order: it is the same on both sides.
+    """Return the code of two fingerprints, independent of their order.
 
-    Each form has about 2^96 values. Raises ValueError for what is no fingerprint.
+    Each form has about 2^96 values. Raises ValueError for an invalid fingerprint.
     """
     pair = sorted(_read(each) for each in (one, other))
     value = _LABEL + b"".join(pair)

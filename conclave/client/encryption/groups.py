@@ -1,4 +1,4 @@
-"""What is kept of each group: how the user stands in it, and the state of MLS."""
+"""The stored data of each group: the stage of joining, the MLS state, commits, and who joined when."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -12,21 +12,21 @@ from conclave.client.mls import LimitError, MlsError, MlsGroup, Policy
 from conclave.client.mls.codec import MAX_STATE
 
 MAX_COMMITS = 256
-"""Commits that are remembered of a group."""
+"""Maximum number of remembered commits of a group."""
 
 MAX_JOIN_COMMITS = 32
-"""So many own commits are remembered by which the user asked into a group."""
+"""Maximum number of remembered own external commits of a group."""
 
 MAX_JOINERS = 4_096
-"""So many users are remembered who have come into a group."""
+"""Maximum number of remembered users who joined a group."""
 
 
 class Stage(StrEnum):
-    """How the user stands in a group.
+    """How far the user has joined a group.
 
-    ``OUT``: without keys. ``AWAITING``: with the state to which a commit leads that has not come yet, an own external
-    one or that of an invite. ``IN``: with the state of the group. ``REPLACED``: without keys, since another device of
-    the account took this one's place; it does not come in again before the user says so.
+    ``WITHOUT_KEYS``: no keys. ``AWAITING``: has the state after a commit that has not arrived yet, an own external one
+    or that of an invite. ``ACTIVE``: has the state of the group. ``REPLACED``: no keys, since another device of the
+    account has replaced this one; it rejoins only after a reset by the user.
     """
 
     WITHOUT_KEYS = "out"
@@ -36,7 +36,7 @@ class Stage(StrEnum):
 
 
 class AwaitedCommit(NamedTuple):
-    """The commit that is awaited: the first of its epoch counts. ``tag``: its confirmation tag."""
+    """The awaited commit, which must be the first of its epoch. ``tag``: its confirmation tag."""
 
     epoch: int
     tag: bytes
@@ -44,17 +44,16 @@ class AwaitedCommit(NamedTuple):
 
 @dataclass
 class GroupRecord:
-    """A group. ``group``: its state, unless the user is ``OUT``.
+    """The record of a group. ``group``: its MLS state, if any.
 
-    ``up_to``: messages up to this number were read, or will never be. ``first_epoch``: from which on the user has keys.
-    ``entered_epoch``: from which on the last one who came in has them.
-    ``missed``: messages that came while there were none. ``had_keys``: the user had keys once, and lost them.
-    ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
-    ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
-    ``entered_at``: the number of the commit by which the user came in; 0: the user began the group. ``in_since``: when
-    that came (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy, from which messages were sent
-    that it does not know of. Nothing is sent in its epoch: keys and nonces would be used twice.
-    ``confirmed_by``: an earlier member, of whom a message with these keys was read; b"": none yet.
+    ``up_to``: messages up to this number were processed. ``first_epoch``: the first epoch with keys of the user.
+    ``entered_epoch``: the epoch in which the last new member joined. ``missed``: messages that arrived without keys.
+    ``had_keys``: the user had keys before. ``renewed_at``: when the own leaf was created (Unix seconds). ``welcome``:
+    hash of the last accepted Welcome. ``base_tag``: confirmation tag of the epoch before the own external commit; b"":
+    there is none. ``joined_number``: the number of the commit by which the user joined; 0: the user created the group.
+    ``in_since``: when it arrived (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy that does
+    not know messages sent since. Nothing is sent in its epoch: keys and nonces would be used twice. ``confirmed_by``:
+    a senior member who has sent a message with the same keys; b"": none yet.
     """
 
     group_id: UUID
@@ -77,15 +76,15 @@ class GroupRecord:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether no earlier member has shown yet that these are the keys of the others."""
+        """Whether no senior member has confirmed these keys by a message."""
         return not self.confirmed_by
 
     def await_commit(self, awaited: AwaitedCommit, base_tag: bytes) -> None:
-        """Await the commit that leads to the state that is there."""
+        """Wait for the commit that leads to the current state."""
         self.stage, self.awaited, self.base_tag = Stage.AWAITING, awaited, base_tag
 
     def drop_state(self, stage: Stage = Stage.WITHOUT_KEYS) -> None:
-        """Give the state up."""
+        """Drop the state."""
         self.had_keys = self.had_keys or self.stage is Stage.ACTIVE
         self.stage, self.group, self.awaited = stage, None, AwaitedCommit(0, b"")
         self.base_tag, self.confirmed_by, self.is_doubtful = b"", b"", False
@@ -98,22 +97,22 @@ _COLUMNS = (
 
 
 class GroupRecords:
-    """The groups in the file. What ``get`` returns is changed in place, and counts once ``save`` was called.
+    """The groups in the file. Change the record that ``get`` returns, then call ``save``.
 
-    After an error call ``reload``: what was not saved is forgotten.
+    After an error call ``reload``, which discards unsaved changes.
     """
 
     def __init__(self, database: KeyDatabase, policy: Policy, lost: Callable[[UUID], None]) -> None:
-        """``lost``: is told of a group whose state cannot be loaded."""
+        """``lost``: called with a group whose state cannot be loaded."""
         self._database, self._policy, self._lost = database, policy, lost
         self._cache: dict[UUID, GroupRecord] = {}
 
     def ids(self) -> list[UUID]:
-        """Return the groups of which something is kept."""
+        """Return the ids of all stored groups."""
         return [UUID(bytes=row[0]) for row in self._connection.execute("SELECT group_id FROM groups ORDER BY group_id")]
 
     def get(self, group_id: UUID) -> GroupRecord | None:
-        """Return a group; None if nothing is kept of it."""
+        """Return the record of a group; None if there is none."""
         if group_id not in self._cache:
             row = self._connection.execute(
                 f"SELECT group_key, {_COLUMNS} FROM groups WHERE group_id = ?", (group_id.bytes,)
@@ -124,7 +123,7 @@ class GroupRecords:
         return self._cache[group_id]
 
     def get_or_make(self, group_id: UUID) -> GroupRecord:
-        """Return a group, of which something is kept from here on. Within a transaction."""
+        """Return the record of a group, created if there is none. Within a transaction."""
         if (record := self.get(group_id)) is None:
             key = self._connection.execute(
                 "INSERT INTO groups (group_id, stage) VALUES (?, ?)", (group_id.bytes, Stage.WITHOUT_KEYS)
@@ -133,9 +132,9 @@ class GroupRecords:
         return record
 
     def save(self, record: GroupRecord) -> None:
-        """Write a group; the state that was there is overwritten. Within a transaction.
+        """Write a record; the former state is overwritten. Within a transaction.
 
-        Raises LimitError for a state that could not be loaded again.
+        Raises LimitError for a state that is too large to be loaded again.
         """
         row = self._connection.execute(
             "SELECT segment, body_id FROM groups WHERE group_key = ?", (record.group_key,)
@@ -166,7 +165,7 @@ class GroupRecords:
         )
 
     def reload(self, group_id: UUID) -> None:
-        """Forget what was not saved."""
+        """Discard unsaved changes of a group."""
         self._cache.pop(group_id, None)
 
     def forget(self, group_id: UUID) -> None:
@@ -176,10 +175,10 @@ class GroupRecords:
                 self._database.erase_rows(table, "group_key = ?", record.group_key)
         self.reload(group_id)
 
-    # Commits: those that the state went through, and those that come while there is none
+    # Commits: applied ones, and those that arrive while there is no state
 
     def record_commit(self, record: GroupRecord, number: int, epoch: int, tag: bytes) -> None:
-        """Remember a commit. Within a transaction."""
+        """Record a commit. Within a transaction."""
         self._connection.execute(
             "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?)", (record.group_key, number, epoch, tag)
         )
@@ -190,7 +189,7 @@ class GroupRecords:
         )
 
     def first_commit(self, record: GroupRecord, epoch: int) -> tuple[int, bytes] | None:
-        """Return number and tag of the first commit that is remembered for an epoch or a later one."""
+        """Return number and tag of the first remembered commit of an epoch or a later one."""
         row = self._connection.execute(
             "SELECT sequence_num, tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
             (record.group_key, epoch),
@@ -198,9 +197,9 @@ class GroupRecords:
         return row and (int(row[0]), bytes(row[1]))
 
     def commit_into(self, record: GroupRecord, epoch: int) -> bytes | None:
-        """Return the tag of the first commit that leads into an epoch; None if that is not known.
+        """Return the tag of the first commit that leads into an epoch; None if unknown.
 
-        Of the first epoch that is remembered it is not: another commit may have come before the user did.
+        It is unknown for the first remembered epoch: another commit may have arrived before the user joined.
         """
         row = self._connection.execute(
             "SELECT tag FROM commits WHERE group_key = ?1 AND epoch = ?2 AND EXISTS"
@@ -210,18 +209,18 @@ class GroupRecords:
         return bytes(row[0]) if row and row[0] else None
 
     def forget_commits(self, record: GroupRecord) -> None:
-        """Forget which commits came. Within a transaction."""
+        """Delete the remembered commits. Within a transaction."""
         self._connection.execute("DELETE FROM commits WHERE group_key = ?", (record.group_key,))
 
     def has_been_at(self, record: GroupRecord, tag: bytes) -> bool:
-        """Tell whether the state has been in the epoch with this confirmation tag, as far as that is remembered."""
+        """Return whether the state was in the epoch with this confirmation tag, by the remembered commits."""
         row = self._connection.execute(
             "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
         return row is not None or tag == record.base_tag
 
     def record_join_commit(self, record: GroupRecord, tag: bytes) -> None:
-        """Remember the tag of a commit by which this device asks in. Within a transaction."""
+        """Record the tag of an own external commit. Within a transaction."""
         self._connection.execute("INSERT INTO requests (group_key, tag) VALUES (?, ?)", (record.group_key, tag))
         self._connection.execute(
             "DELETE FROM requests WHERE group_key = ?1 AND request_key <="
@@ -230,19 +229,19 @@ class GroupRecords:
         )
 
     def is_own_join_commit(self, record: GroupRecord, tag: bytes) -> bool:
-        """Tell whether a commit is one by which this device has asked in."""
+        """Return whether a tag is that of an own external commit."""
         row = self._connection.execute(
             "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
         return row is not None
 
-    # Who came in, and when
+    # Who joined, and when
 
     def record_joiner(self, record: GroupRecord, user_id: UUID, number: int, *, is_claimed: bool = False) -> bool:
-        """Remember that a user has come in by the message of that number. Within a transaction.
+        """Record that a user has joined by the message with that number. Within a transaction.
 
-        Tell whether it is somebody new: who was not there before, or was removed. ``is_claimed``: the message was not
-        taken. Its sender may not be there at all: counts as new until seen there, and is forgotten first.
+        Return whether the user is new: was not a member before, or was removed. ``is_claimed``: the message was not
+        accepted, so its sender may not be a member: it counts as new until seen as one, and is deleted first.
         """
         of = record.group_key, user_id.bytes
         is_new = not self._connection.execute(
@@ -260,10 +259,10 @@ class GroupRecords:
         return is_new
 
     def record_present(self, record: GroupRecord, user_ids: Iterable[UUID], number: int) -> int:
-        """Remember who is there as the user comes in by the message of that number. Within a transaction.
+        """Record the members at the moment when the user joins by the message with that number. Within a transaction.
 
-        Return from which message on all of them may have been there, as far as is known. Who came unseen may have come
-        just now; who is not there may have been claimed to be as often as anybody likes.
+        Return the number from which on all of them were members, as far as is known. Members whose join was not seen
+        may have joined just now. Claims of users who are not members are ignored.
         """
         since = 0
         for each in user_ids:
@@ -281,14 +280,14 @@ class GroupRecords:
         return since
 
     def record_removed(self, record: GroupRecord, user_ids: Iterable[UUID]) -> None:
-        """Remember that users were removed. Within a transaction."""
+        """Record that users were removed. Within a transaction."""
         self._connection.executemany(
             "UPDATE comers SET was_removed = 1 WHERE group_key = ? AND user_id = ?",
             [(record.group_key, each.bytes) for each in user_ids],
         )
 
     def joined_at(self, record: GroupRecord, user_id: UUID) -> int:
-        """Return the number by which a user came in last; 0 if that was before this device read here."""
+        """Return the number of the message by which a user last joined; 0: before this device."""
         row = self._connection.execute(
             "SELECT sequence_num FROM comers WHERE group_key = ? AND user_id = ?", (record.group_key, user_id.bytes)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""What a message or a group info says of itself in the clear. Pure; none of it is checked, so it proves nothing."""
+"""Reads the plaintext headers of messages and group infos. Pure; nothing is authenticated."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,9 @@ from conclave.client.mls.welcome import GroupInfo
 
 
 class MessageHeader(NamedTuple):
-    """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
+    """The header of a message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
-    ``is_external``: by this commit its sender comes in. ``may_change_members``: as far as it can be seen, others may be
-    added or removed by it.
+    ``is_external``: an external commit, by which the sender joins. ``may_change_members``: it may add or remove others.
     """
 
     mls_group_id: bytes
@@ -25,7 +24,7 @@ class MessageHeader(NamedTuple):
 
 
 def read_header(payload: bytes) -> MessageHeader | None:
-    """Return what a message says of itself; None if it is no message of MLS."""
+    """Return the header of a message; None if it is not an MLS message."""
     try:
         body = decode_message(payload)
     except MlsError:
@@ -47,7 +46,7 @@ def read_header(payload: bytes) -> MessageHeader | None:
 
 
 def find_signature_key(info: bytes, identity: bytes) -> bytes | None:
-    """Return the signature key that a group info has for an identity; None if it has none, or is none of MLS."""
+    """Return the signature key of an identity in a group info; None if it has none, or is malformed."""
     try:
         body = decode_message(info)
         tree = body.tree(None) if isinstance(body, GroupInfo) else None
@@ -58,7 +57,7 @@ def find_signature_key(info: bytes, identity: bytes) -> bytes | None:
 
 
 class GroupInfoHeader(NamedTuple):
-    """A group info."""
+    """The header of a group info."""
 
     mls_group_id: bytes
     epoch: int
@@ -66,7 +65,7 @@ class GroupInfoHeader(NamedTuple):
 
 
 def read_group_info(info: bytes) -> GroupInfoHeader | None:
-    """Return what a group info says of itself; None if it is none of MLS."""
+    """Return the header of a group info; None if it is malformed."""
     try:
         body = decode_message(info)
     except MlsError:
@@ -77,14 +76,14 @@ def read_group_info(info: bytes) -> GroupInfoHeader | None:
 
 
 class GroupInfoSigner(NamedTuple):
-    """Who has signed a group info, as its tree has it."""
+    """The signer of a group info, by its tree."""
 
     identity: bytes
     signature_key: bytes
 
 
 def read_signer(info: bytes) -> GroupInfoSigner | None:
-    """Return who has signed a group info; None if nobody has whom its tree knows. The signature is not checked."""
+    """Return the signer of a group info; None if its tree has no such member. The signature is not checked."""
     try:
         body = decode_message(info)
         leaf = body.tree(None).leaf(body.signer) if isinstance(body, GroupInfo) else None

@@ -1,4 +1,4 @@
-"""Coming in from outside: asks in by what the server has for those who come in, or begins a group that never began."""
+"""Joins groups by external commits, by the server's group info, or creates the MLS group if it is missing."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -18,68 +18,68 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 COMMIT_ARRIVAL_SECONDS = 5.0
-"""A commit that was sent is there after five seconds, or was not stored."""
+"""A sent commit has arrived after this time, or was not stored."""
 
 MAX_STALE_INFO_ATTEMPTS = 3
-"""So often a joiner waits for a newer group info; then a commit that says otherwise may be rubbish."""
+"""How often a joiner waits for a newer group info; then the commit that contradicts it may be invalid."""
 
 CONFLICT_RETRY_SECONDS = 0.2
-"""Of several who come in at the same moment all but one are late: each asks again after 0.2 to 0.4 seconds."""
+"""If several clients join at once, one wins. The others retry after one to two times this delay."""
 
 SERVER_ERROR_STATUS = 500
-"""With a status below 500 nothing was done."""
+"""A request with a lower status was not executed."""
 
 
 class GroupOperations(Protocol):
-    """What is asked of the codec."""
+    """The operations of the codec on groups."""
 
     def record(self, group_id: UUID) -> GroupRecord | None:
-        """Return a group, to be looked at."""
+        """Return the record of a group, read-only."""
         ...
 
     def create(self, group_id: UUID) -> NewGroup:
-        """Begin a new group."""
+        """Create a group."""
         ...
 
     def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
-        """Make what brings the user in from outside. ``anew``: what was known of the group's commits is forgotten."""
+        """Create an external commit. ``anew``: forget the group's known commits."""
         ...
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
-        """Make a commit."""
+        """Create a commit that removes leaves."""
         ...
 
     def update_members(self, groups: Sequence[GroupDetails]) -> None:
-        """Take the members and admins of groups, as the server lists them now."""
+        """Update the members and admins from the server's list."""
         ...
 
     def drop_state(self, group_id: UUID) -> None:
-        """Give a state up."""
+        """Drop the state of a group."""
         ...
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
-        """Tell whether another device of the account is in by now, so that this one stays out."""
+        """Return whether another device of the account has replaced this one; record it."""
         ...
 
     def is_outdated(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Tell whether a group info is too old, or of a commit that lost against another one."""
+        """Return whether a group info is outdated, or of a commit that came second."""
         ...
 
     def forget_commits(self, record: GroupRecord) -> None:
-        """Forget why it seems to be."""
+        """Forget the group's known commits."""
         ...
 
     def has_passed(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Tell whether the state has been where a group info is."""
+        """Return whether the state has passed the epoch of a group info."""
         ...
 
     def is_senior(self, record: GroupRecord, user_id: UUID) -> bool:
-        """Tell whether a user has not come in after this device."""
+        """Return whether a user did not join after this device."""
         ...
 
 
 class GroupJoiner:
-    """Brings the user into groups."""
+    """Joins the user to groups."""
 
     def __init__(
         self, operations: GroupOperations, agenda: Agenda, user_id: UUID, chance: Callable[[], float] = random.random
@@ -87,7 +87,7 @@ class GroupJoiner:
         self._operations, self._agenda, self._user_id, self._chance = operations, agenda, user_id, chance
 
     async def join(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Ask in by an external commit, or begin the group if it never began. Tell whether it is to be fetched."""
+        """Join by an external commit, or create the MLS group. Return whether to fetch the group."""
         group_id = group.group_id
         info = await fetch_group_info(client, group_id)
         header = read_group_info(info)
@@ -114,7 +114,7 @@ class GroupJoiner:
     async def send_external_commit(
         self, client: "Client", group_id: UUID, joining: ExternalCommit, agenda: GroupAgenda
     ) -> None:
-        """Send an external commit. It counts once it comes back."""
+        """Send an external commit, which takes effect when it comes back."""
         agenda.attempts += 1
         self._agenda.schedule(group_id, max(COMMIT_ARRIVAL_SECONDS, agenda.next_join_delay()))
         try:
@@ -128,13 +128,13 @@ class GroupJoiner:
             self._agenda.schedule(group_id, CONFLICT_RETRY_SECONDS * (1 + self._chance()))
 
     async def _create(self, client: "Client", group_id: UUID) -> None:
-        """Begin a group that has members, but no keys: its creator's client died, or did not encrypt."""
-        beginning = self._operations.create(group_id)
-        await client.commit(group_id, mls_group_id=beginning.mls_group_id)  # of two who begin the first is the one
+        """Create the MLS group of a group without keys: its creator's client ended, or does not encrypt."""
+        created = self._operations.create(group_id)
+        await client.commit(group_id, mls_group_id=created.mls_group_id)  # if two clients do so, the first wins
         self._agenda.schedule(group_id, 0)
 
     async def announce_group_id(self, client: "Client", group: GroupDetails, ours: MlsGroup) -> None:
-        """The server does not know the group by its id: say it, or give way to another one that began first."""
+        """Upload the MLS id that the server lacks, or drop the state if another client's came first."""
         if group.mls_group_id:
             self._operations.drop_state(group.group_id)
         else:
@@ -143,12 +143,12 @@ class GroupJoiner:
 
 
 def is_admin(group: GroupDetails, user_id: UUID) -> bool:
-    """Tell whether a user is an admin of a group."""
+    """Return whether a user is an admin of a group."""
     return any(each.user_id == user_id and each.role == "admin" for each in group.members)
 
 
 async def fetch_group_info(client: "Client", group_id: UUID) -> bytes:
-    """Return the group info that the server has; b"" if it has none."""
+    """Return the server's group info; b"" if it has none."""
     try:
         return await client.group_info(group_id)
     except ResourceError:

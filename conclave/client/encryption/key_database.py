@@ -1,7 +1,7 @@
-"""The file with an account's keys: opens it, and writes what must be there before anything that depends on it is sent.
+"""The file with an account's keys. Changes are on the disk before anything that depends on them is sent.
 
-Keys, states and texts lie in segments, as those of the history do: what is replaced is overwritten where it lies. One
-process uses the file; another one would go on with keys that are used up.
+Keys, states and texts are stored in segments, as in the history: replaced data is overwritten in place. One process
+locks the file: a second one would use message keys twice.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from conclave.client.private_file import enable_auto_vacuum, open_private, trans
 VERSION = 1
 
 BUSY_SECONDS = 1.0
-"""A program that has just ended may still hold the file for a moment."""
+"""How long to wait for a lock: a program that has just ended may still hold it."""
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -26,14 +26,14 @@ CREATE TABLE about (
     user_id BLOB NOT NULL,
     segment INTEGER NOT NULL,                   -- the private signature key
     body_id INTEGER NOT NULL,
-    uploaded_at INTEGER NOT NULL DEFAULT 0,     -- when key packages were uploaded last; 0: never with this key
-    former TEXT NOT NULL DEFAULT ''             -- fingerprints of the keys before, the newest first
+    uploaded_at INTEGER NOT NULL DEFAULT 0,     -- last upload of key packages; 0: never with this key
+    former TEXT NOT NULL DEFAULT ''             -- fingerprints of former keys, newest first
 ) STRICT;
 CREATE TABLE groups (
     group_key INTEGER PRIMARY KEY AUTOINCREMENT,
     group_id BLOB NOT NULL UNIQUE,
     stage TEXT NOT NULL,                        -- see groups.py
-    segment INTEGER NOT NULL DEFAULT 0,         -- the state; nowhere: there is none
+    segment INTEGER NOT NULL DEFAULT 0,         -- location of the MLS state; 0: no state
     body_id INTEGER NOT NULL DEFAULT 0,
     awaited_epoch INTEGER NOT NULL DEFAULT 0,
     awaited_tag BLOB NOT NULL DEFAULT x'',
@@ -50,22 +50,22 @@ CREATE TABLE groups (
     confirmed_by BLOB NOT NULL DEFAULT x'',
     is_doubtful INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE TABLE comers (                           -- who came in, and by which message last
+CREATE TABLE comers (                           -- users who joined, with the message of the last join
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     user_id BLOB NOT NULL,
-    sequence_num INTEGER NOT NULL,              -- 0: was there before this device
+    sequence_num INTEGER NOT NULL,              -- 0: a member before this device
     was_removed INTEGER NOT NULL DEFAULT 0,     -- since then
-    is_claimed INTEGER NOT NULL DEFAULT 0,      -- by one that was not taken, so it may be that nobody has come in
+    is_claimed INTEGER NOT NULL DEFAULT 0,      -- by a message that was not accepted
     PRIMARY KEY (group_key, user_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE commits (                          -- those that the state went through, or that came without one
+CREATE TABLE commits (                          -- commits that were applied, or that came while there was no state
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
     tag BLOB NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE requests (                         -- own commits by which the user asked in
+CREATE TABLE requests (                         -- own external commits
     request_key INTEGER PRIMARY KEY AUTOINCREMENT,
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     tag BLOB NOT NULL
@@ -77,22 +77,22 @@ CREATE TABLE key_packages (
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE own_texts (                        -- what was sent, until it comes back: nobody decrypts what is their own
+CREATE TABLE own_texts (                        -- sent texts, until they come back: senders cannot decrypt their own
     text_key INTEGER PRIMARY KEY AUTOINCREMENT,
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     payload_hash BLOB NOT NULL,
     epoch INTEGER NOT NULL,
     made_at INTEGER NOT NULL,
-    original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
-    again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
-    kept INTEGER,                               -- it came back in time, but others may have no keys of it: its timer
-    is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the first was taken back: so is this once it comes
-    send_id BLOB NOT NULL DEFAULT x'',          -- the same for each try to send a text, of which one is stored
+    original INTEGER NOT NULL DEFAULT 0,        -- of a resent text: the number of its first message
+    again INTEGER,                              -- to be resent, with this timer: not all could decrypt it
+    kept INTEGER,                               -- kept with this timer: others may lack its keys
+    is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the original was taken back: take this back too
+    send_id BLOB NOT NULL DEFAULT x'',          -- the same for all tries of a text, of which one is stored
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX own_texts_by_hash ON own_texts (group_key, payload_hash);
-CREATE TABLE read_texts (                       -- what was decrypted, until the history has it: the key is used up
+CREATE TABLE read_texts (                       -- decrypted texts, until the history has them: keys are used once
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     is_readable INTEGER NOT NULL,
@@ -100,25 +100,25 @@ CREATE TABLE read_texts (                       -- what was decrypted, until the
     body_id INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE heard (                            -- texts of others that were read: sent again, they say their number
+CREATE TABLE heard (                            -- texts of others that were read, to drop resent copies
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     sender_id BLOB NOT NULL,
     PRIMARY KEY (group_key, sequence_num, sender_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE repeats (                          -- messages that were sent anew, and are here already
+CREATE TABLE repeats (                          -- resent copies that have arrived
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
-    original INTEGER NOT NULL,                  -- the number under which the text came first
+    original INTEGER NOT NULL,                  -- the number of the first message with the text
     is_own INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE unwanted (                         -- own messages that were sent anew, whose first was taken back
+CREATE TABLE unwanted (                         -- own resent copies to take back
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE unsent (                           -- what was typed and is not sent, encrypted
+CREATE TABLE unsent (                           -- unsent input, encrypted
     id INTEGER PRIMARY KEY CHECK (id = 1),
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
@@ -145,11 +145,11 @@ _BODY_TABLES = {
     "read_texts": "group_key, sequence_num",
     "unsent": "id",
 }
-"""The tables whose rows have something in a segment, with their keys."""
+"""The tables whose rows refer to segments, with their keys."""
 
 
 class KeyStoreError(Exception):
-    """The file with the keys cannot be used; the text says why, in a line."""
+    """The file with the keys cannot be used; the text says why, in one line."""
 
 
 def _unusable(path: Path | None, error: Exception) -> KeyStoreError:
@@ -159,11 +159,11 @@ def _unusable(path: Path | None, error: Exception) -> KeyStoreError:
         return KeyStoreError(f"{path}: cannot be opened: {error.strerror}")
     if isinstance(error, DiskError):
         return KeyStoreError(f"{path}: cannot be used: {error}")
-    return KeyStoreError(f"{path}: has no keys of a client: {error}")
+    return KeyStoreError(f"{path}: is not a key file of a client: {error}")
 
 
 class BodyLocation(NamedTuple):
-    """Where something lies."""
+    """The location of data in a segment."""
 
     segment: int
     body_id: int
@@ -173,10 +173,10 @@ NOWHERE = BodyLocation(*bodies.NOWHERE)
 
 
 class KeyDatabase:
-    """The file. Everything is changed within ``transaction``, which is on the disk when it ends."""
+    """The key file. All changes are made within ``transaction``, which is on the disk when it ends."""
 
     def __init__(self, path: Path | None, user_id: UUID) -> None:
-        """Open the file of ``user_id``'s keys, or make it; None: in memory only. Raises KeyStoreError."""
+        """Open or create the key file of ``user_id``; None: in memory. Raises KeyStoreError."""
         try:
             self.connection = open_private(path, BUSY_SECONDS)
         except (OSError, sqlite3.Error) as error:
@@ -196,7 +196,7 @@ class KeyDatabase:
         with self.transaction():
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
+                raise KeyStoreError(f"{path}: is a database, but not a key file of a client")
             if version not in (0, VERSION):
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
@@ -215,32 +215,32 @@ class KeyDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Change the file, all or nothing."""
+        """Run the block in a transaction."""
         with transaction(self.connection):
             yield self.connection
             self._compact()
 
     def put(self, data: bytes) -> BodyLocation:
-        """Store something."""
+        """Store data; return its location."""
         return BodyLocation(*bodies.put(self.connection, data))
 
     def get(self, place: tuple[int, int]) -> bytes:
-        """Return what lies somewhere."""
+        """Return the data at a location."""
         return bodies.get(self.connection, *place)
 
     def erase(self, *places: tuple[int, int]) -> None:
-        """Overwrite what lies there."""
+        """Overwrite the data at locations."""
         bodies.erase(self.connection, places)
 
     def erase_rows(self, table: str, condition: str, *values: object) -> None:
-        """Remove rows, and what they have in segments."""
+        """Delete rows, with their data in segments."""
         rows = self.connection.execute(
             f"DELETE FROM {table} WHERE {condition} RETURNING segment, body_id", values
         ).fetchall()
         self.erase(*rows)
 
     def _compact(self) -> None:
-        """Give up a segment of which little is left: what is there is copied to the newest one."""
+        """Copy the rest of a sparse segment to the newest one, and drop it."""
         if (segment := bodies.sparse(self.connection)) is None:
             return
         for table, key in _BODY_TABLES.items():

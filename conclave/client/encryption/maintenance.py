@@ -1,7 +1,7 @@
-"""What members' clients do by themselves, so that a group goes on: coming in, mending the tree, renewing keys.
+"""The automatic work in groups: joining, removing strangers, committing proposals, renewing keys.
 
-Nothing here remembers what was begun: each look compares what is with what should be. So, whatever was lost on the way
-and wherever a process died, the next look goes on from there.
+It is stateless: each check compares the group's state with the desired one. So it recovers from lost answers and
+crashes at any point.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 RENEWAL_SECONDS = 6 * 86_400
-"""The own leaf is renewed after six days, or with any commit of the user's before that."""
+"""Age at which the own leaf is renewed. Each own commit renews it too."""
 
 TURN_SECONDS = 2.0
-"""What several members could do the first does at once, the next after two seconds if it is still to be done."""
+"""Delay between members who could make the same commit: the first at once, the next after this time."""
 
 MAX_TURN_WAIT = 20.0
 
 STRANGER_REPORT_SECONDS = 5.0
-"""Who has just left has keys for a moment: that is told only if it stays so for five seconds."""
+"""Delay before a stranger is reported: a user who has just left has keys for a moment."""
 
 
 class GroupMaintenance:
-    """Looks at groups when the agenda says so."""
+    """Checks groups when they are due."""
 
     def __init__(
         self, operations: GroupOperations, agenda: Agenda, user_id: UUID, news: list[News], now: Callable[[], int]
@@ -47,7 +47,7 @@ class GroupMaintenance:
         self._branches = Branches(operations, self._joiner, agenda, user_id, news)
 
     async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
-        """Look at the groups that are due; return those that are to be fetched then. Raises SessionOverError."""
+        """Check the groups that are due; return those to fetch afterwards. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
         for gone in due - {each.group_id for each in groups}:
             self._skip(gone)
@@ -63,13 +63,13 @@ class GroupMaintenance:
                 raise
             except ClientError:
                 self._agenda.schedule(group.group_id, agenda.next_join_delay())
-                fetched = True  # the answer may be lost, and the commit there
+                fetched = True  # the answer may be lost, and the commit stored
             if fetched:
                 to_fetch.add(group.group_id)
         return to_fetch
 
     def _skip(self, group_id: UUID) -> None:
-        """The user is not in a group; or was not when the server was asked, and has come in since."""
+        """Skip a group that the server did not list: the user has left it, or joined it since."""
         if self._operations.record(group_id) is None:
             self._agenda.forget(group_id)
             return
@@ -77,7 +77,7 @@ class GroupMaintenance:
         self._agenda.schedule(group_id, COMMIT_ARRIVAL_SECONDS)
 
     async def _check_group(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Look at a group. Tell whether it is to be fetched."""
+        """Check a group. Return whether to fetch it."""
         self._operations.update_members([group])
         record = self._operations.record(group.group_id)
         if record and record.stage is Stage.REPLACED:
@@ -86,7 +86,7 @@ class GroupMaintenance:
             if (rest := agenda.join_sent_at + COMMIT_ARRIVAL_SECONDS - self._agenda.clock()) > 0:
                 self._agenda.schedule(group.group_id, rest)
                 return True
-            # It was fetched since the commit was sent, or the welcome came, and the commit was not there.
+            # The group was fetched since, and the awaited commit has not arrived.
             self._operations.drop_state(group.group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return await self._joiner.join(client, group, agenda)
@@ -101,7 +101,7 @@ class GroupMaintenance:
         return await self._commit_if_needed(client, group, agenda)
 
     async def _commit_if_needed(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Commit what has to be: without strangers, with proposals that wait, with new own keys."""
+        """Commit removals of strangers, cached proposals, and new own keys. Return whether a commit was sent."""
         group_id = group.group_id
         record = self._operations.record(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
@@ -125,7 +125,7 @@ class GroupMaintenance:
         return True
 
     def _is_own_turn(self, group: GroupDetails, ours: MlsGroup, agenda: GroupAgenda) -> bool:
-        """Tell whether it is this client's turn to do what several could."""
+        """Return whether it is this client's turn to make a commit that several members could make."""
         now = self._agenda.clock()
         agenda.commit_needed_since = now if agenda.commit_needed_since is None else agenda.commit_needed_since
         in_tree = {user_of(each) for each in ours.members().values()}
@@ -137,7 +137,7 @@ class GroupMaintenance:
         return wait <= 0
 
     def _report_strangers(self, group_id: UUID, agenda: GroupAgenda, strangers: Sequence[UUID]) -> None:
-        """Tell who has keys without being a member, if it stays so; and that it is over."""
+        """Report users who have keys without being members, and their removal."""
         now = self._agenda.clock()
         if not strangers:
             if agenda.is_stranger_reported:
@@ -152,5 +152,5 @@ class GroupMaintenance:
             self._agenda.schedule(group_id, STRANGER_REPORT_SECONDS)
             return
         agenda.is_stranger_reported = True
-        sentence = "This person can read what is written here, and is no member: an admin's client has to change that."
+        sentence = "This user can read this group without being a member. An admin's client has to remove the keys."
         self._news.extend(EncryptionNotice(group_id, "stranger", sentence, each) for each in strangers)

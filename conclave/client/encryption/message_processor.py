@@ -1,6 +1,6 @@
-"""Reads what the server hands out, in its order: messages, and the commits that change whose keys can read them.
+"""Processes messages in the server's order: application messages, proposals and commits.
 
-Of two commits for one epoch the first counts. Nothing that is refused leaves a trace in the state.
+Of two commits for one epoch the first counts. A rejected message leaves the state unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,31 +36,31 @@ from conclave.client.mls.state import MAX_PAST
 from conclave.wire.results import FetchedMessage
 
 MAX_DIGITS = 18
-"""Digits of a message's number."""
+"""Maximum digits of a message's number."""
 
 INFO_UPLOAD_SECONDS = 2.0
-"""A client that came in has uploaded its group info within two seconds."""
+"""Time that a client needs to upload its group info after joining."""
 
 REPLACED = (
-    "Another device has taken the place of this one in this group, under your name: what is said now cannot be read"
-    " here. /reset brings this device back with new keys, and puts the other one out. If you have no other device,"
-    " somebody has your password: change it first."
+    "Another device of your account has replaced this one in this group: new messages cannot be read here. /reset"
+    " brings this device back with new keys, and removes the other one. If you have no other device, somebody has your"
+    " password: change it first."
 )
 
-REMOVED = "This member's client has taken the keys of a member out of the group."
+REMOVED = "This member's client has removed the keys of a member from the group."
 
 RESTORED = (
-    "The keys on this device are an old copy: more was sent with them than they know of. They are not used any more,"
-    " and this device comes in again."
+    "The keys on this device are an old copy: newer messages were sent with them. They are not used any more, and this"
+    " device joins again."
 )
 
 
 class UnauthorizedChangeError(InvalidError):
-    """A change of the group is valid for MLS, and its sender has no right to make it."""
+    """A change of the group is valid MLS, but its sender is not authorized to make it."""
 
 
 class MessageProcessor:
-    """Takes messages into groups. ``news``: to which is added what people should know."""
+    """Processes the messages of groups. ``news``: the list to which it adds news."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class MessageProcessor:
         self._groups, self._known_keys, self._texts, self._agenda = groups, known_keys, texts, agenda
 
     def process(self, record: GroupRecord, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Take a page; return what of it is for people. Within a transaction, and the group is not saved yet."""
+        """Process a page; return the messages for people. Within a transaction; the caller saves the record."""
         known = self._texts.decrypted(record)
         found = []
         for message in messages:
@@ -96,10 +96,10 @@ class MessageProcessor:
         return found
 
     def record_gap(self, record: GroupRecord, *, is_own: bool = False) -> None:
-        """Note that messages are gone that were not read here. Within a transaction.
+        """Record that messages are gone that were not read here. Within a transaction.
 
-        One of them may have been a commit. At the start, or where the first own text (``is_own``) comes back after
-        them, they may also have been sent from here, and these keys are an old copy.
+        They may include a commit. At the start, or if the first own text (``is_own``) comes back after them, they may
+        also have been sent from here, and the local keys may be an old copy.
         """
         agenda = self._agenda.group(record.group_id)
         agenda.record_gap(record.group.epoch if record.group else -1)
@@ -111,15 +111,15 @@ class MessageProcessor:
         self._agenda.schedule(record.group_id, 0 if record.is_doubtful else SOON_SECONDS)
 
     def _process_own(self, record: GroupRecord, message: FetchedMessage) -> tuple[bool, Readable | None]:
-        """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
+        """Return whether a message is an own text, and the text, unless it is a resent copy."""
         if message.sender_id != self._user_id or not (own := self._texts.find_sent(record, message.mls_message)):
             return False, None
-        if not own.is_kept:  # or it comes once more to a history that was in memory only
+        if not own.is_kept:  # False if it was processed before, for a history in memory
             self._settle_own(record, own, message)
         return True, Readable(message, own.text) if own.original in (0, message.sequence_num) else None
 
     def _settle_own(self, record: GroupRecord, own: SentText, message: FetchedMessage) -> None:
-        """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
+        """Erase an own text that came back, or keep it if others may be unable to decrypt it."""
         what = own, message.sequence_num, message.self_destruct_seconds
         self._agenda.group(record.group_id).has_sent = True
         self._texts.drop_other_attempts(record, own)
@@ -138,11 +138,11 @@ class MessageProcessor:
             self._texts.record_unwanted(record, message.sequence_num)
 
     def is_confirmed(self, record: GroupRecord) -> bool:
-        """Tell whether nothing says that the others may have other keys."""
+        """Return whether the keys are confirmed, without signs of another branch."""
         return not record.is_unconfirmed and self._agenda.group(record.group_id).is_settled
 
     def _is_too_late(self, record: GroupRecord, own: SentText) -> bool:
-        """Tell whether a text came after its keys had passed: for everybody, or for some who have come in since."""
+        """Return whether a text came after its keys expired, for all members or for those who joined since."""
         if own.epoch == NO_EPOCH:
             return True
         if record.group is None or record.stage is not Stage.ACTIVE:
@@ -160,12 +160,10 @@ class MessageProcessor:
             self._check_rights(record, before, received)
             text = received.data.decode() if isinstance(received, ApplicationMessage) else None
         except UnicodeDecodeError:
-            return Readable(message, None)  # it is a member's, but no text: the key is used up
+            return Readable(message, None)  # a member's, but not UTF-8: its key is used up
         except OutdatedStateError:
             self.drop_outdated_state(record)
-            self._process_without_keys(
-                record, message
-            )  # by it the group has gone on: a group info from before leads to nobody
+            self._process_without_keys(record, message)  # it may be a commit: older group infos must not be used
             return None
         except MlsError as error:
             record.group = before
@@ -175,7 +173,7 @@ class MessageProcessor:
             self._confirm_by(record, user_of(received.sender))
             original = _read_original(received.authenticated_data, message.sequence_num)
             if self._texts.was_read(record, original, message.sender_id):
-                # An admin may take both back.
+                # Recorded since an admin may take back both.
                 self._texts.record_repeat(record, original, message.sequence_num, is_own=False)
                 return None
             self._texts.record_read(record, original or message.sequence_num, message.sender_id)
@@ -184,7 +182,7 @@ class MessageProcessor:
         return None
 
     def _check_sender(self, before: MlsGroup, received: Received, sender_id: UUID) -> None:
-        """Check that a message is from the user whom the server names (RFC 9420 section 5.3.1)."""
+        """Check that a message is from the sender named by the server (RFC 9420 section 5.3.1)."""
         if isinstance(received, ApplicationMessage):
             sender = received.sender
         elif isinstance(received, CommitApplied):
@@ -196,32 +194,32 @@ class MessageProcessor:
         else:
             return
         if user_of(sender) != sender_id:
-            raise InvalidError("it is signed by another member than the one whom the server names")
+            raise InvalidError("it is signed by another member than the server names")
 
     def _check_rights(self, record: GroupRecord, before: MlsGroup, received: Received) -> None:
-        """Check that who changes the members may do so, by the server's list as it is now.
+        """Check that the sender may change the members, by the server's current list.
 
-        Admins may. Every member may remove those who are not on the list, its own leaf, and add those who are on it:
-        the list may be newer than the change. A proposal is judged when it comes, by its own sender.
+        Admins may. Every member may remove users who are not on the list, its own leaf, and add users who are on it:
+        the list may be newer than the change. A proposal is checked when it arrives, by its own sender.
         """
         added, removed, by = _membership_changes(before, received)
         agenda = self._agenda.group(record.group_id)
         if by is None or agenda.listed is None or by in agenda.admins:
             return
         if any(user_id in agenda.listed and user_id != by for user_id in removed):
-            raise UnauthorizedChangeError("it removes a member, and only an admin may do that")
+            raise UnauthorizedChangeError("it removes a member, which only an admin may do")
         if not agenda.listed.issuperset(added):
-            raise UnauthorizedChangeError("it adds somebody who is no member, and only an admin may do that")
+            raise UnauthorizedChangeError("it adds a user who is not a member, which only an admin may do")
 
     def _apply_change(self, record: GroupRecord, before: MlsGroup, received: Received, message: FetchedMessage) -> None:
-        """Go on from a change of the group."""
+        """Update the record after a change of the group."""
         if isinstance(received, ProposalArrived):
             self._agenda.schedule(record.group_id)
             return
         if not isinstance(received, CommitApplied) or received.effect is None:
             return
         agenda, effect = self._agenda.group(record.group_id), received.effect
-        record.is_doubtful = False  # what was sent in the epoch that is over does not matter any more
+        record.is_doubtful = False  # messages sent in the former epoch do not matter any more
         self._report_removals(record, effect)
         if effect.removed_self or record.group is None or not record.group.is_member:
             self._groups.record_commit(record, record.up_to + 1, before.epoch, b"")
@@ -244,53 +242,54 @@ class MessageProcessor:
         if came_by_itself or effect.added:
             record.entered_epoch = record.group.epoch
         if came_by_itself or agenda.info_uploaded_epoch == before.epoch:
-            # Existing clients upload the group info of an external commit after it, and that may be lost.
+            # Existing clients upload the group info after their external commit, and the upload may be lost.
             agenda.check_info(INFO_UPLOAD_SECONDS if came_by_itself else SOON_SECONDS)
         agenda.record_commit(record.group.epoch, by_others=by_others)
         self._agenda.schedule(record.group_id)
 
     def _report_removals(self, record: GroupRecord, effect: CommitEffect) -> None:
-        """Tell who has removed whom, unless somebody has replaced an own leaf."""
+        """Report removals, except of the committer's own former leaf."""
         by = user_of(effect.committer)
         for user_id in (user_of(each) for each in effect.removed):
             if user_id != by:
                 self._news.append(EncryptionNotice(record.group_id, "removed", REMOVED, by, user_id))
 
     def _record_joiner(self, record: GroupRecord, user_id: UUID, number: int) -> None:
-        """Note that somebody has come in. Who is new gets nothing that was said before, nor by its being sent again."""
+        """Record that a user has joined. A new member must not get earlier texts, not even resent ones."""
         if self._groups.record_joiner(record, user_id, number):
             self._texts.drop_sent_before(record, number)
         self._revoke_confirmation(record, user_id)
 
     def _revoke_confirmation(self, record: GroupRecord, user_id: UUID) -> None:
-        """What a member has shown before coming in anew proves nothing any more."""
+        """Revoke a member's confirmation of the keys, since the member has joined again."""
         if record.confirmed_by == user_id.bytes:
             record.confirmed_by = b""
 
     def _confirm_by(self, record: GroupRecord, user_id: UUID) -> None:
-        """Note that a member has the same keys: who was there before shows that they are those of the others."""
+        """Record that a member has the same keys. Only a senior member confirms them."""
         if self.is_senior(record, user_id):
             record.confirmed_by = user_id.bytes
             self._agenda.group(record.group_id).clear_contest()
 
     def is_senior(self, record: GroupRecord, user_id: UUID) -> bool:
-        """Tell whether somebody has not come in after this device."""
+        """Return whether a user did not join after this device."""
         return self._groups.joined_at(record, user_id) <= record.joined_number
 
     def _record_possible_joiner(self, record: GroupRecord, message: FetchedMessage, header: MessageHeader) -> None:
-        """Note who comes in by a commit that was not taken: into another branch, if it is anything.
+        """Record the sender of an external commit that was not accepted, which may lead into another branch.
 
-        It was not checked, so no text goes by it: a client that enters that branch sees who is there (``enter``). Its
-        sender is the one whom the server has taken it from; whom it adds may be anybody, who comes in long after.
+        It is unchecked, so no texts are erased: a client that enters that branch sees its members (``enter``). The
+        server vouches for the sender only, not for users whom it adds.
         """
         if header.is_external and message.sender_id != self._user_id:
             self._groups.record_joiner(record, message.sender_id, message.sequence_num, is_claimed=True)
             self._revoke_confirmation(record, message.sender_id)
 
     def _handle_own_removal(self, record: GroupRecord, committer: MlsMember, message: FetchedMessage) -> None:
-        """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
+        """Handle a commit that removes the user: rejoin, unless another device of the account has replaced this one.
 
-        It is no other one where the commit is a request of this client's that it gave up, as for a welcome.
+        Two devices would replace each other endlessly. An own external commit that was given up for a Welcome is not
+        from another device.
         """
         if user_of(committer) == self._user_id:
             header = read_header(message.mls_message)
@@ -301,32 +300,29 @@ class MessageProcessor:
         self._agenda.schedule(record.group_id)
 
     def drop_state(self, record: GroupRecord, stage: Stage = Stage.WITHOUT_KEYS) -> None:
-        """Give the state of a group up, whose texts others may not have read. Within a transaction."""
+        """Drop the state of a group, and mark its texts for resending. Within a transaction."""
         record.drop_state(stage)
         self._texts.mark_keys_lost(record)
 
     def mark_replaced(self, record: GroupRecord) -> None:
-        """Another device of the account has taken this one's place. Within a transaction."""
+        """Record that another device of the account has replaced this one. Within a transaction."""
         self.drop_state(record, Stage.REPLACED)
         self._news.append(EncryptionNotice(record.group_id, "replaced", REPLACED))
 
     def drop_outdated_state(self, record: GroupRecord) -> None:
-        """Give up a state that others have gone on from: by it, keys of messages would be used twice.
-
-        Within a transaction.
-        """
+        """Drop a state that is an old copy: it would use message keys twice. Within a transaction."""
         self.drop_state(record)
         self._news.append(EncryptionNotice(record.group_id, "restored", RESTORED))
         self._agenda.schedule(record.group_id)
 
     def record_key(self, group_id: UUID, member: MlsMember) -> None:
-        """Remember a member's key; say so if it is another one than before."""
+        """Record a member's key, and report a change."""
         if changed := self._known_keys.record_key(member):
             self._news.append(
                 KeyChanged(group_id, changed.user_id, changed.former, changed.fingerprint, changed.was_verified)
             )
 
-    # What is not taken
+    # Rejected messages
 
     def _handle_rejected(
         self, record: GroupRecord, group: MlsGroup, message: FetchedMessage, error: MlsError
@@ -334,7 +330,7 @@ class MessageProcessor:
         header = read_header(message.mls_message)
         unreadable = Readable(message, None)
         if header is None:
-            return self._report_refused(record, message, "it is not encrypted, or not a message at all")
+            return self._report_refused(record, message, "it is not encrypted, or malformed")
         agenda = self._agenda.group(record.group_id)
         self._record_possible_joiner(record, message, header)
         if header.is_commit and message.sender_id != self._user_id:
@@ -343,9 +339,7 @@ class MessageProcessor:
             return self._handle_other_epoch(record, group, message, header)
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= record.up_to else self._report_refused(record, message, str(error))
-        if isinstance(
-            error, (UnauthorizedChangeError, DisallowedProposalError)
-        ):  # nothing is wrong with this client's keys
+        if isinstance(error, (UnauthorizedChangeError, DisallowedProposalError)):  # this client's keys are right
             agenda.unauthorized.add(message.sender_id)
             self._agenda.schedule(record.group_id)
             return self._report_refused(record, message, str(error))
@@ -357,13 +351,13 @@ class MessageProcessor:
         if message.sender_id == self._user_id:
             return unreadable if header.is_application else None
         if isinstance(error, ForgedError) and group.find(message.sender_id.bytes) is None:
-            return None  # no forgery: who has no keys here has others, gives way, and sends it again
+            return None  # not forged: the sender is in another branch, will rejoin, and resend it
         return self._report_refused(record, message, str(error))
 
     def _handle_other_epoch(
         self, record: GroupRecord, group: MlsGroup, message: FetchedMessage, header: MessageHeader
     ) -> Readable | None:
-        """Go on from a message of an epoch that is over, or that the group has not reached."""
+        """Handle a message of an earlier or a later epoch."""
         agenda = self._agenda.group(record.group_id)
         if header.epoch > group.epoch:
             agenda.check_info_soon()
@@ -379,20 +373,20 @@ class MessageProcessor:
         elif header.epoch >= record.first_epoch:
             return Readable(message, None)
         elif record.is_unconfirmed:
-            agenda.check_info_soon()  # it may be late, or the others are in another epoch
+            agenda.check_info_soon()  # it is late, or the others are in another epoch
         self._agenda.schedule(record.group_id)
         return None
 
     def _report_refused(self, record: GroupRecord, message: FetchedMessage, why: str) -> Readable | None:
-        """Say that something was refused; it is for nobody."""
-        sentence = f"Something that seems to come from this member was refused: {why}."
+        """Report a rejected message; return None."""
+        sentence = f"A message that claims to be from this member was rejected: {why}."
         self._news.append(EncryptionNotice(record.group_id, "refused", sentence, message.sender_id))
         return None
 
     # Without keys
 
     def _process_without_keys(self, record: GroupRecord, message: FetchedMessage) -> None:
-        """Look at a message without the keys: only which commits there are, and how much cannot be read."""
+        """Process a message without keys: record commits, and count messages that cannot be decrypted."""
         header = read_header(message.mls_message)
         if header is None or not header.is_commit:
             record.missed += message.sender_id != self._user_id and (header is None or header.is_application)
@@ -403,21 +397,21 @@ class MessageProcessor:
             self.resolve_awaited(record)
 
     def skip_messages(self, record: GroupRecord, messages: Sequence[FetchedMessage]) -> None:
-        """Give the keys up, and look at messages without them. Within a transaction."""
+        """Drop the keys, and process messages without them. Within a transaction."""
         self.drop_state(record)
         for message in messages:
             self._process_without_keys(record, message)
             record.up_to = max(record.up_to, message.sequence_num)
 
     def resolve_awaited(self, record: GroupRecord) -> None:
-        """Enter the group if the commit that is awaited has come, and is the first of its epoch. Within a transaction.
+        """Enter the group if the awaited commit is the first of its epoch. Within a transaction.
 
-        If another one has come first, it is void, and the user has to ask in again.
+        If another commit came first, the awaited one is void, and the user has to join again.
         """
         first = self._groups.first_commit(record, record.awaited.epoch)
         if first is None or record.group is None:
             return
-        # A commit that lost against another one has left its group info: who comes in by that would be alone.
+        # A commit that came second leaves its group info on the server: joining by it leads into an empty branch.
         base = record.base_tag
         known = self._groups.commit_into(record, record.awaited.epoch) if base else None
         number, tag = first
@@ -428,11 +422,11 @@ class MessageProcessor:
         self._agenda.schedule(record.group_id)
 
     def enter(self, record: GroupRecord, number: int = 0) -> None:
-        """The user has the keys from here on.
+        """Make the state active: the user has the keys.
 
-        ``number``: of the commit which leads there; 0: the user has begun the group, and nobody was there before.
+        ``number``: of the commit that led here; 0: the user has created the group.
         """
-        assert record.group is not None  # noqa: S101 - only then there are keys
+        assert record.group is not None  # noqa: S101 - the caller has set it
         record.joined_number, record.confirmed_by = number, b"" if number else self._user_id.bytes
         record.in_since = self._now() if number else 0
         self._groups.forget_commits(record)
@@ -453,7 +447,7 @@ class MessageProcessor:
 
 
 def _membership_changes(before: MlsGroup, received: Received) -> tuple[list[UUID], list[UUID], UUID | None]:
-    """Return whom a change of the group adds and removes, and who needs the right to that; None: it is no change."""
+    """Return the users that a message adds and removes, and who must be authorized; None: no one."""
     if isinstance(received, CommitApplied) and received.effect and not received.own:
         effect = received.effect
         added = [user_of(each) for each in effect.added if each not in effect.proposed]
@@ -471,12 +465,12 @@ _RESENT_PREFIX = b"again "
 
 
 def encode_original(original: int) -> bytes:
-    """Return what a message that is sent again says in the clear: under which number it came first."""
+    """Return the authenticated data of a resent text: the number of its first message."""
     return _RESENT_PREFIX + str(original).encode()
 
 
 def _read_original(authenticated_data: bytes, number: int) -> int:
-    """Return under which number, less than its own, a message came first; 0 if it does not say so."""
+    """Return the number of the original of a resent text, less than ``number``; 0 if it is not resent."""
     digits = authenticated_data.removeprefix(_RESENT_PREFIX)
     if digits == authenticated_data or not digits.isdigit() or len(digits) > MAX_DIGITS:
         return 0
@@ -486,6 +480,6 @@ def _read_original(authenticated_data: bytes, number: int) -> int:
 def _missed_notice(record: GroupRecord) -> EncryptionNotice:
     count = f"{record.missed:,} message" + ("s" if record.missed != 1 else "")
     if record.had_keys:
-        sentence = f"You are back with new keys: {count} of the time without them cannot be read."
+        sentence = f"You have rejoined with new keys: {count} from the time without keys cannot be read."
         return EncryptionNotice(record.group_id, "returned", sentence)
-    return EncryptionNotice(record.group_id, "joined", f"You came in here: {count} from before cannot be read.")
+    return EncryptionNotice(record.group_id, "joined", f"You have joined: {count} from before cannot be read.")

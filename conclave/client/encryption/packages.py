@@ -1,4 +1,4 @@
-"""The user's own signature key and key packages: made, kept until they can be of no use any more, and erased."""
+"""The user's own signature key and key packages: creates, stores and erases them."""
 
 import os
 from collections.abc import Callable
@@ -12,21 +12,18 @@ from conclave.client.mls import MlsError, OwnKeyPackage, create_key_package, enc
 SUITE = suite_of(0x0006)
 """The cipher suite of existing clients."""
 
-REGULAR = 5
-"""So many are uploaded at once, beside one of last resort. The server keeps the 10 newest."""
-
 KEEP_SECONDS = 60 * 86_400
-"""Key packages are kept for 60 days: an invite may wait that long with one. They can be used for 90."""
+"""How long key packages are stored: an invite may wait that long. They are valid for 90 days."""
 
 RENEWAL_SECONDS = 30 * 86_400
-"""After 30 days new ones are uploaded, so that those at the server are never too old to be used."""
+"""Age at which the key packages on the server are replaced, before they expire."""
 
 MAX_STORED = 600
-"""So many are kept at most; the oldest go."""
+"""Maximum number of stored key packages; the oldest are erased first."""
 
 
 MAX_FORMER_KEYS = 8
-"""So many own keys of before are known again."""
+"""Number of former own keys that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class _StoredPackage:
 
 
 class OwnKeys:
-    """The account's own keys. There is a signature key from the first use on."""
+    """The account's own keys. The signature key is created at the first use."""
 
     def __init__(self, database: KeyDatabase, user_id: UUID, now: Callable[[], int]) -> None:
         self._database, self._user_id, self._now = database, user_id, now
@@ -54,11 +51,11 @@ class OwnKeys:
         return fingerprint(SUITE.signature.public_of(self._private))
 
     def is_own(self, signature_key: bytes) -> bool:
-        """Tell whether a key is one of this device's, now or before: it is of no other device then."""
+        """Return whether a key is or was this device's own."""
         return fingerprint(signature_key) in (self.fingerprint, *self._former.split())
 
     def save_unsent(self, data: bytes) -> None:
-        """Keep what is not sent, encrypted with a key that is made of the signature key; b"": nothing.
+        """Store unsent input, encrypted with a key derived from the signature key; b"" deletes it.
 
         Within a transaction.
         """
@@ -69,7 +66,7 @@ class OwnKeys:
             self._database.connection.execute("INSERT INTO unsent VALUES (1, ?, ?)", place)
 
     def load_unsent(self) -> bytes:
-        """Return what is kept so; b"" if there is nothing, or it was not encrypted with this key."""
+        """Return the stored unsent input; b"" if there is none, or it was encrypted with another key."""
         row = self._database.connection.execute("SELECT segment, body_id FROM unsent").fetchone()
         kept, size = self._database.get(row) if row else b"", SUITE.aead.nonce
         try:
@@ -83,11 +80,11 @@ class OwnKeys:
 
     @property
     def are_outdated(self) -> bool:
-        """Whether new ones have to be uploaded before the old ones end."""
+        """Whether the uploaded key packages should be replaced."""
         return not 0 <= self._now() - self._uploaded_at < RENEWAL_SECONDS
 
     def replace_key(self) -> None:
-        """Make a new signature key; what was made with the old one is erased. Within a transaction."""
+        """Create a new signature key, and erase the former with its key packages. Within a transaction."""
         unsent = self.load_unsent()
         self._database.erase_rows("key_packages", "true")
         former = " ".join([self.fingerprint, *self._former.split()][:MAX_FORMER_KEYS])
@@ -96,7 +93,7 @@ class OwnKeys:
         self.save_unsent(unsent)
 
     def make(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
-        """Make key packages, and store them."""
+        """Create and store key packages."""
         now, replaces_all = self._now(), self._uploaded_at == 0
         with self._database.transaction() as connection:
             self._database.erase_rows("key_packages", "made_at < ?", now - KEEP_SECONDS)
@@ -114,15 +111,15 @@ class OwnKeys:
         return NewKeyPackages(ordinary, last, self.fingerprint, replaces_all)
 
     def new_package(self) -> OwnKeyPackage:
-        """Return a key package that is not uploaded: to create a group with, or to come in by an external commit."""
+        """Return a key package that is not uploaded, to create a group or for an external commit."""
         return create_key_package(SUITE, self._user_id.bytes, self._private, self._now())
 
     def stored_packages(self) -> list[OwnKeyPackage]:
-        """Return those by which others may have added the user, the newest first."""
+        """Return the stored key packages, newest first."""
         return [each.own for each in self._stored_rows()]
 
     def drop_used(self, own: OwnKeyPackage) -> None:
-        """One was used: erase it, unless it is one of last resort. Within a transaction."""
+        """Erase a used key package, unless it is one of last resort. Within a transaction."""
         if not own.key_package.is_last_resort:
             key = next(each.package_key for each in self._stored_rows() if each.own == own)
             self._database.erase_rows("key_packages", "package_key = ?", key)
@@ -137,7 +134,7 @@ class OwnKeys:
         ]
 
     def _make_key(self, former: str) -> None:
-        """``former``: fingerprints of the keys before, by which own former leaves are known."""
+        """``former``: fingerprints of the former keys, to recognize own leaves."""
         private = SUITE.signature_key_pair().private
         place = self._database.put(private)
         self._database.connection.execute(

@@ -1,4 +1,4 @@
-"""Whose key is which: the first one is trusted and remembered, another one is told."""
+"""Users' keys: trust on first use, warnings about changes, and the view of a group's encryption."""
 
 import sqlite3
 from functools import lru_cache
@@ -13,20 +13,20 @@ from conclave.client.mls.credentials import DEFAULT_PROPOSALS
 from conclave.client.mls.proposals import ProposalType
 
 ID_BYTES = 16
-"""A credential has the id of a user."""
+"""Length of a credential's identity, the id of a user."""
 
 
 def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
-    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
+    """Accept any user's credential: which user it must be is checked when the server names the sender."""
     return len(credential.identity) == ID_BYTES
 
 
 POLICY = Policy(authenticate=_is_a_user, proposals=DEFAULT_PROPOSALS - {ProposalType.PSK, ProposalType.REINIT})
-"""Whom groups take, and which changes. No client of the protocol has pre-shared keys, or goes on in another group."""
+"""Accepted credentials and proposals. The protocol's clients use neither pre-shared keys nor ReInit."""
 
 
 class KnownKeys:
-    """The keys of people, as they were seen last in any group."""
+    """The last known keys of users, in any group."""
 
     def __init__(self, database: KeyDatabase, user_id: UUID) -> None:
         self._database, self._user_id = database, user_id
@@ -41,13 +41,13 @@ class KnownKeys:
         return self._database.connection
 
     def get(self, user_id: UUID) -> KnownKey | None:
-        """Return what is known of a person's key."""
+        """Return the last known key of a user."""
         return self._known.get(user_id)
 
     def key_of(self, member: MlsMember) -> KnownKey:
-        """Return what is known of the key that a member has in a group; it may be another one than in other groups.
+        """Return a member's key in a group, with its trust; it may differ from the user's key in other groups.
 
-        A key that was judged is good where it is, and nowhere else: the server may have put another one here before.
+        A verified key is trusted only where it is used: the server may have put another one into this group before.
         """
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
@@ -56,7 +56,7 @@ class KnownKeys:
         return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
 
     def record(self, member: MlsMember) -> KnownKey | None:
-        """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
+        """Record a member's key; return it if it has changed. Within a transaction."""
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
         if user_id == self._user_id or (known and known.fingerprint == seen):
@@ -69,7 +69,7 @@ class KnownKeys:
         return changed
 
     def set_trust(self, user_id: UUID, of: str, trust: Trust) -> None:
-        """Note what the user thinks of a key, which is the one that is good from here on."""
+        """Set the trust of a key, which becomes the known one."""
         with self._database.transaction():
             self._store(KnownKey(user_id, of, trust))
 
@@ -81,18 +81,18 @@ class KnownKeys:
         self._known[key.user_id] = key
 
     def reload(self) -> None:
-        """Forget what was not stored, after an error."""
-        self.__init__(self._database, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+        """Reload from the file, after an error."""
+        self.__init__(self._database, self._user_id)  # type: ignore[misc]  # everything is read again
 
 
 class GroupViews:
-    """Looks at groups, and takes what the user thinks of keys."""
+    """Returns views of groups, and records trust in keys."""
 
     def __init__(self, user_id: UUID, groups: GroupRecords, known_keys: KnownKeys, agenda: Agenda) -> None:
         self._user_id, self._groups, self._known_keys, self._agenda = user_id, groups, known_keys, agenda
 
     def view(self, group_id: UUID) -> GroupView:
-        """Return a group's encryption as it is now."""
+        """Return the current state of a group's encryption."""
         record = self._groups.get(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             is_replaced = record is not None and record.stage is Stage.REPLACED
@@ -107,14 +107,14 @@ class GroupViews:
         return GroupView(EncryptionStatus.ENCRYPTED, tuple(known), strangers, keyless, record.group.epoch)
 
     def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
-        """Note what the user thinks of a key. False: the person does not have it."""
+        """Set the trust of a key. Return False if the user does not have it."""
         if fingerprint not in self._keys_of(user_id):
             return False
         self._known_keys.set_trust(user_id, fingerprint, trust)
         return True
 
     def _keys_of(self, user_id: UUID) -> set[str]:
-        """Return the keys that a person has now: the one that was seen last, and those in groups."""
+        """Return the fingerprints of a user's keys: the last known one, and those in groups."""
         known = self._known_keys.get(user_id)
         in_groups = {
             key.fingerprint
@@ -131,10 +131,10 @@ def _was_verified(known: KnownKey) -> bool:
 
 @lru_cache(maxsize=8_192)
 def _fingerprint(signature_key: bytes) -> str:
-    """Return a fingerprint: those of a large group are looked at with each message."""
+    """Return a fingerprint, cached since views of large groups need many."""
     return fingerprint(signature_key)
 
 
 def user_of(member: MlsMember) -> UUID:
-    """Return the user who a member says it is; that there are 16 bytes was checked when it came in."""
+    """Return the user id in a member's credential; its length was checked when it joined."""
     return UUID(bytes=member.credential.identity)

@@ -1,6 +1,6 @@
-"""Texts for the moments in which nothing else has them: sent, but not come back; decrypted, but not in the history.
+"""Stores texts in transit: sent, but not yet received back; decrypted, but not yet in the history.
 
-Also own ones that came back while it was not sure that others have their keys: they are sent again if these have not.
+Own texts that came back are kept until it is confirmed that other members have their keys; otherwise they are resent.
 """
 
 import hashlib
@@ -14,39 +14,37 @@ from conclave.client.encryption.groups import GroupRecord
 from conclave.client.encryption.key_database import NOWHERE, KeyDatabase
 
 SENT_SECONDS = 2 * 86_400
-"""What was sent and has not come back for two days never will: a send that is repeated counts for a day."""
+"""Age at which a sent text that has not come back is erased: the server accepts repeats for a day."""
 
 
 IN_TRANSIT_SECONDS = 600
-"""What a program had handed to the network when it ended arrives within ten minutes, or never."""
+"""How long a request may be in transit after the program that sent it has ended."""
 
 _IN_TRANSIT = "again IS NULL AND kept IS NULL"
 
 _STALE = f"group_key = ? AND text_key <= ? AND made_at < ? AND {_IN_TRANSIT}"
 
 MAX_REPEATS = 256
-"""So many messages that were sent anew are remembered of a group."""
+"""Maximum number of remembered resent copies of a group."""
 
 READ_NUMBERS_KEPT = 4_096
-"""Of a group's last 4,096 numbers it is remembered whose texts were read."""
+"""Range of numbers, up to the last, in which read texts of a group are remembered."""
 
 UNCONFIRMED_SECONDS = 6 * 3_600
-"""Who has come in by keys that are not those of the others knows it within six hours, also where the first whom it
-heard has come in so too.
-"""
+"""After this time a client with wrong keys has noticed it, even if the first sender that it read also had them."""
 
 _CONFIRMABLE = "group_key = ? AND kept IS NOT NULL AND again IS NULL AND made_at < ?"
 
 NO_EPOCH = -1
-"""The keys that a text was encrypted with were given up."""
+"""Marks a text whose keys were dropped."""
 
 
 @dataclass(frozen=True)
 class SentText:
-    """What the user has sent, encrypted for ``epoch``, or with keys that were given up: ``NO_EPOCH``.
+    """A text that the user has sent, encrypted in ``epoch``, or NO_EPOCH if its keys were dropped.
 
-    ``original``: the number under which the text came first; 0: it has not come. ``is_kept``: it has come back.
-    ``text``: "" if that first one is gone. ``is_unwanted``: it was taken back.
+    ``original``: the number of the first message with the text; 0: none arrived. ``is_kept``: it has come back.
+    ``text``: "" if the original is gone. ``is_to_take_back``: the original was taken back.
     """
 
     text_key: int
@@ -58,13 +56,13 @@ class SentText:
 
 
 class Texts:
-    """The texts in the file. What changes it is called within a transaction."""
+    """The texts in the file. Call methods that change it within a transaction."""
 
     def __init__(self, database: KeyDatabase) -> None:
         self._database = database
         (last,) = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()
         self._last_earlier = int(last)
-        """The last text that an earlier program has left."""
+        """The last text of an earlier run."""
 
     def keep_sent(
         self,
@@ -77,7 +75,7 @@ class Texts:
         original: int = 0,
         send_id: bytes = b"",
     ) -> None:
-        """Keep what is sent. What was never sent after all goes in time; in other groups it may only be unread."""
+        """Store a sent text, and erase old ones of the group that never came back."""
         self._database.erase_rows(
             "own_texts", f"group_key = ? AND made_at < ? AND {_IN_TRANSIT}", record.group_key, now - SENT_SECONDS
         )
@@ -89,7 +87,7 @@ class Texts:
         )
 
     def find_sent(self, record: GroupRecord, payload: bytes) -> SentText | None:
-        """Return what the user has sent; None if it is not the user's, or not known here."""
+        """Return the sent text of a payload; None if it is unknown."""
         row = self._connection.execute(
             f"SELECT text_key, segment, body_id, epoch, original, NOT ({_IN_TRANSIT}), is_unwanted FROM own_texts"
             " WHERE group_key = ? AND payload_hash = ?",
@@ -102,36 +100,36 @@ class Texts:
         return SentText(key, text, epoch, original, bool(is_kept), bool(is_to_take_back))
 
     def drop_sent(self, text_key: int) -> None:
-        """Erase what was sent: it is here as a message, or was not sent after all."""
+        """Erase a sent text, which is in the history or was not sent."""
         self._database.erase_rows("own_texts", "text_key = ?", text_key)
 
     def has_stale(self, record: GroupRecord, now: int) -> bool:
-        """Tell whether there is something that ``drop_former`` drops."""
+        """Return whether ``drop_stale`` has something to erase."""
         values = record.group_key, self._last_earlier, now - IN_TRANSIT_SECONDS
         return (
             self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_STALE} LIMIT 1", values).fetchone() is not None
         )
 
     def drop_stale(self, record: GroupRecord, now: int) -> None:
-        """Erase what an earlier program has encrypted for a group of which everything was read by now."""
+        """Erase the texts of earlier runs in a group that is caught up: they were never sent."""
         self._database.erase_rows("own_texts", _STALE, record.group_key, self._last_earlier, now - IN_TRANSIT_SECONDS)
 
     def keep_for_resend(self, own: SentText, number: int, self_destruct_seconds: int) -> None:
-        """Keep what came too late to be read by everybody; or with keys given up since, as ``give_up_keys`` does."""
+        """Mark for resending a text that arrived too late for some members, or whose keys were dropped since."""
         self._connection.execute(
             "UPDATE own_texts SET again = ?1, kept = iif(epoch = ?2, ?1, NULL), original = ?3 WHERE text_key = ?4",
             (self_destruct_seconds, NO_EPOCH, own.original or number, own.text_key),
         )
 
     def keep_until_confirmed(self, own: SentText, number: int, self_destruct_seconds: int) -> None:
-        """Keep what came back as long as it is not known whether the others have its keys."""
+        """Keep a text that came back until it is confirmed that the others have its keys."""
         self._connection.execute(
             "UPDATE own_texts SET kept = ?, original = ? WHERE text_key = ?",
             (self_destruct_seconds, own.original or number, own.text_key),
         )
 
     def has_confirmable(self, record: GroupRecord, now: int) -> bool:
-        """Tell whether there is something that ``drop_kept`` drops."""
+        """Return whether ``drop_confirmable`` has something to erase."""
         values = record.group_key, now - UNCONFIRMED_SECONDS
         return (
             self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_CONFIRMABLE} LIMIT 1", values).fetchone()
@@ -139,13 +137,13 @@ class Texts:
         )
 
     def drop_confirmable(self, record: GroupRecord, now: int) -> None:
-        """Erase what came back some hours ago to a device that is sure by now that it has the keys of the others."""
+        """Erase texts that came back UNCONFIRMED_SECONDS ago. Call it only while the keys are confirmed."""
         self._database.erase_rows("own_texts", _CONFIRMABLE, record.group_key, now - UNCONFIRMED_SECONDS)
 
     def mark_keys_lost(self, record: GroupRecord) -> None:
-        """The keys of a group are given up: what others may not have read is to be sent again with those that follow.
+        """Record that the keys of a group were dropped: mark texts that others may not have read for resending.
 
-        What is under way is so once it comes back. All that stays ``kept`` too: see ``drop_said_before``.
+        Texts in transit are marked when they come back. All stay ``kept``: see ``drop_sent_before``.
         """
         self._connection.execute(
             "UPDATE own_texts SET epoch = ?, again = ifnull(again, kept) WHERE group_key = ?",
@@ -153,13 +151,13 @@ class Texts:
         )
 
     def drop_sent_before(self, record: GroupRecord, number: int) -> None:
-        """Erase what came in time for those who were there, and is sent again to nobody: somebody new came after it."""
+        """Erase texts from before message ``number``, by which a new member joined who must not read them."""
         self._database.erase_rows(
             "own_texts", "group_key = ? AND kept IS NOT NULL AND original < ?", record.group_key, number
         )
 
     def kept_numbers(self, record: GroupRecord) -> list[int]:
-        """Return the numbers of the messages of which a text is kept."""
+        """Return the numbers of messages whose texts are kept."""
         rows = self._connection.execute(
             f"SELECT original FROM own_texts WHERE group_key = ? AND NOT ({_IN_TRANSIT}) ORDER BY original",
             (record.group_key,),
@@ -167,10 +165,9 @@ class Texts:
         return [row[0] for row in rows]
 
     def drop_erased(self, record: GroupRecord, numbers: Collection[int], *, are_taken_back: bool) -> None:
-        """Erase what is kept of messages that are gone.
+        """Erase the texts of messages that are gone.
 
-        Of what repeats one, and is under way, the hash stays: it is known by it once it comes. ``are_taken_back``: what
-        repeats them is to be taken back too, there or still under way.
+        Of copies in transit the hash stays, to recognize them. ``are_taken_back``: also take back all resent copies.
         """
         rows = self._connection.execute(
             f"SELECT text_key, original, {_IN_TRANSIT}, segment, body_id FROM own_texts WHERE group_key = ?",
@@ -194,25 +191,25 @@ class Texts:
                 self.record_unwanted(record, number)
 
     def record_unwanted(self, record: GroupRecord, number: int) -> None:
-        """Note that a message is to be taken back, which repeats one that was."""
+        """Record a resent copy to take back, as its original was."""
         self._connection.execute("INSERT OR IGNORE INTO unwanted VALUES (?, ?)", (record.group_key, number))
 
     def unwanted(self) -> list[tuple[UUID, int]]:
-        """Return such messages."""
+        """Return the groups and numbers of resent copies to take back."""
         rows = self._connection.execute(
             "SELECT group_id, sequence_num FROM unwanted JOIN groups USING (group_key) ORDER BY group_key, sequence_num"
         )
         return [(UUID(bytes=group_id), number) for group_id, number in rows]
 
     def drop_repeat(self, record: GroupRecord, number: int) -> None:
-        """Forget a message that was sent anew: it is taken back."""
+        """Delete the record of a resent copy that was taken back."""
         for table in ("unwanted", "repeats"):
             self._connection.execute(
                 f"DELETE FROM {table} WHERE group_key = ? AND sequence_num = ?", (record.group_key, number)
             )
 
     def drop_other_attempts(self, record: GroupRecord, own: SentText) -> None:
-        """Erase the text as it was encrypted for other tries to send it that are under way: one is stored, and came."""
+        """Erase the other tries to send a text, since one has arrived."""
         self._database.erase_rows(
             "own_texts",
             f"group_key = ? AND text_key != ? AND {_IN_TRANSIT} AND send_id != x'' AND send_id ="
@@ -221,14 +218,14 @@ class Texts:
         )
 
     def drop_resent(self, record: GroupRecord, own: SentText) -> None:
-        """Erase the text that ``own`` repeats, and other tries: it is there, though the answer to it may be lost."""
+        """Erase the original of a resent text, and other tries, since a copy has arrived."""
         self._database.erase_rows(
             *("own_texts", "group_key = ? AND original = ? AND text_key != ?"),
             *(record.group_key, own.original, own.text_key),
         )
 
     def record_read(self, record: GroupRecord, number: int, sender_id: UUID) -> None:
-        """Note that a text of somebody else's was read, which came first under that number."""
+        """Record that another user's text was read; ``number``: of its first message."""
         self._connection.execute(
             "INSERT OR IGNORE INTO heard VALUES (?, ?, ?)", (record.group_key, number, sender_id.bytes)
         )
@@ -238,7 +235,7 @@ class Texts:
         )
 
     def was_read(self, record: GroupRecord, number: int, sender_id: UUID) -> bool:
-        """Tell whether that was so."""
+        """Return whether another user's text was read."""
         row = self._connection.execute(
             "SELECT 1 FROM heard WHERE group_key = ? AND sequence_num = ? AND sender_id = ?",
             (record.group_key, number, sender_id.bytes),
@@ -246,7 +243,7 @@ class Texts:
         return row is not None
 
     def pending_resends(self) -> list[PendingResend]:
-        """Return what is to be sent again."""
+        """Return the texts to resend."""
         rows = self._connection.execute(
             "SELECT text_key, group_id, again, original, own_texts.segment, own_texts.body_id FROM own_texts"
             " JOIN groups USING (group_key) WHERE again IS NOT NULL ORDER BY text_key"
@@ -259,7 +256,7 @@ class Texts:
         ]
 
     def record_repeat(self, record: GroupRecord, original: int, number: int, *, is_own: bool) -> None:
-        """Note that a text which came first as ``original`` has come once more. ``is_own``: the user has sent it."""
+        """Record a resent copy of the message ``original``. ``is_own``: the user has sent it."""
         self._connection.execute(
             "INSERT OR IGNORE INTO repeats (group_key, sequence_num, original, is_own) VALUES (?, ?, ?, ?)",
             (record.group_key, number, original, is_own),
@@ -271,7 +268,7 @@ class Texts:
         )
 
     def repeats_of(self, record: GroupRecord, original: int) -> list[int]:
-        """Return under which numbers a text has come once more, ascending."""
+        """Return the numbers of the resent copies of a message, ascending."""
         rows = self._connection.execute(
             "SELECT sequence_num FROM repeats WHERE group_key = ? AND original = ? ORDER BY sequence_num",
             (record.group_key, original),
@@ -279,7 +276,7 @@ class Texts:
         return [row[0] for row in rows]
 
     def keep_decrypted(self, record: GroupRecord, number: int, text: str | None) -> None:
-        """Keep what was decrypted until the history has it. ``text``: None if it cannot be read."""
+        """Store a decrypted text until the history has it. ``text``: None if it is unreadable."""
         self._database.erase_rows("read_texts", "group_key = ? AND sequence_num = ?", record.group_key, number)
         place = self._database.put((text or "").encode())
         self._connection.execute(
@@ -287,7 +284,7 @@ class Texts:
         )
 
     def decrypted(self, record: GroupRecord) -> dict[int, str | None]:
-        """Return what was decrypted, and may be asked for again."""
+        """Return the decrypted texts that the history may lack, by number."""
         rows = self._connection.execute(
             "SELECT sequence_num, is_readable, segment, body_id FROM read_texts WHERE group_key = ?",
             (record.group_key,),
@@ -295,7 +292,7 @@ class Texts:
         return {row[0]: self._database.get((row[2], row[3])).decode() if row[1] else None for row in rows}
 
     def drop_decrypted(self, record: GroupRecord, up_to: int) -> None:
-        """Erase what the history has."""
+        """Erase decrypted texts that the history has."""
         self._database.erase_rows("read_texts", "group_key = ? AND sequence_num <= ?", record.group_key, up_to)
 
     @property

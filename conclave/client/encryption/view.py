@@ -1,4 +1,4 @@
-"""What is known of a group's encryption and of people's keys: frozen values, for a user interface."""
+"""Immutable views of a group's encryption and of users' keys, for a user interface."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,35 +6,35 @@ from uuid import UUID
 
 
 class EncryptionStatus(StrEnum):
-    """How the user stands in a group's encryption."""
+    """The state of the user's encryption in a group."""
 
     PLAIN = "plain"
-    """Nothing is encrypted: the server can read it."""
+    """Not encrypted: the server can read everything."""
     ENCRYPTED = "encrypted"
     """The user has the keys."""
     WAITING = "waiting"
-    """The user asks in, or has to ask in: what is typed is sent once the keys are there. It goes on by itself."""
+    """The client is joining: texts are sent once it has the keys. It needs no action of the user."""
     REPLACED = "replaced"
-    """Another device of the account has taken this one's place. Nothing goes on here until the user makes new keys."""
+    """Another device of the account has replaced this one, until the user resets the keys."""
 
 
 class Trust(StrEnum):
-    """What the user knows of a key."""
+    """The user's trust in a key."""
 
     UNKNOWN = "unknown"
-    """The first key of this person that was seen here, trusted and remembered; it was not compared."""
+    """The first key seen of this user: trusted on first use, not verified."""
     VERIFIED = "verified"
-    """The user has compared it."""
+    """The user has verified it."""
     CHANGED = "changed"
-    """Another key than the one that was known, before or elsewhere; so until the user says that it is right."""
+    """It differs from the known key, and the user has neither verified nor accepted it."""
 
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A person's key, in a group or as it was seen last. ``former``: the fingerprint before it, if it changed.
+    """A user's key, in a group or the last known one. ``former``: the fingerprint before it, if it has changed.
 
     ``fingerprint``: SHA-256 of the public signature key, 64 hexadecimal digits, as existing clients show it.
-    ``was_verified``: the former one had been compared.
+    ``was_verified``: the former key had been verified.
     """
 
     user_id: UUID
@@ -46,10 +46,10 @@ class KnownKey:
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group's encryption as it is now. ``members``: who can read, without the user, as the keys say.
+    """The state of a group's encryption. ``members``: the keys of the others who can decrypt.
 
-    ``strangers``: have keys of the group, and are no members by the server's list: they are being removed, or an admin
-    has to. ``keyless``: members by that list who have no keys yet, and cannot read. ``epoch``: counts changes of keys.
+    ``strangers``: users with keys of the group who are not members by the server's list; an admin's client removes
+    them. ``keyless``: members without keys, who cannot decrypt yet. ``epoch``: counts changes of keys.
     """
 
     status: EncryptionStatus
@@ -60,14 +60,14 @@ class GroupView:
 
     @property
     def changed(self) -> tuple[KnownKey, ...]:
-        """The keys that have changed, and that the user has not judged yet: say so before anything is sent."""
+        """Changed keys that the user has neither verified nor accepted: warn before anything is sent."""
         return tuple(each for each in self.members if each.trust is Trust.CHANGED)
 
     @property
     def verified(self) -> int:
-        """How many of the others are verified."""
+        """Number of verified members."""
         return sum(each.trust is Trust.VERIFIED for each in self.members)
 
 
 PLAIN = GroupView(EncryptionStatus.PLAIN)
-"""A group of which nothing is encrypted."""
+"""A group without encryption."""

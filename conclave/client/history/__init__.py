@@ -1,1 +1,1 @@
-"""What a client keeps of its groups: in a file of its own, and no longer than the policy in force allows."""
+"""The local history of a client: a SQLite file that keeps messages no longer than the policy in force allows."""

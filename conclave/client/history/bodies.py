@@ -1,23 +1,22 @@
-"""The texts of messages, in segments: tables to which rows are only added.
+"""The texts of messages, in segments: append-only tables.
 
-SQLite moves rows between pages as it deletes and inserts, and leaves copies that ``secure_delete`` does not reach. So
-nothing is inserted between others, and no row is deleted. A text that is erased is overwritten with as many zeros. A
-segment of which nothing is left is dropped, which overwrites its pages. One of which little is left is copied to the
-newest one, and dropped.
+When SQLite deletes and inserts rows, it moves others between pages, and leaves copies that ``secure_delete`` misses. So
+rows are only appended. Erasing overwrites a text with zeros of the same length. An empty segment is dropped, which
+overwrites its pages. A sparse one is copied to the newest segment, and dropped.
 """
 
 import sqlite3
 from collections.abc import Sequence
 
 NOWHERE = (0, 0)
-"""The place of an empty text."""
+"""The location of an empty text."""
 
 SEGMENT_BYTES = 512 * 1024
-"""A segment is full with 512 KiB of texts."""
+"""Size of texts at which a segment is full."""
 
 
 def put(connection: sqlite3.Connection, body: bytes) -> tuple[int, int]:
-    """Store a text; return its segment, and its id there; NOWHERE for an empty one."""
+    """Store a text; return its segment and its id there, or NOWHERE for an empty text."""
     if not body:
         return NOWHERE
     newest = connection.execute("SELECT segment, total_bytes FROM segments ORDER BY segment DESC LIMIT 1").fetchone()
@@ -39,7 +38,7 @@ def get(connection: sqlite3.Connection, segment: int, body_id: int) -> bytes:
 
 
 def erase(connection: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> None:
-    """Overwrite texts; then drop segments of which nothing is left. ``places``: what ``put`` returned."""
+    """Overwrite texts, and drop empty segments. ``places``: as returned by ``put``."""
     for segment, body_id in set(places) - {NOWHERE}:
         size = connection.execute(
             f"SELECT length(body) FROM bodies_{segment} WHERE body_id = ?", (body_id,)
@@ -53,7 +52,7 @@ def erase(connection: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> 
 
 
 def sparse(connection: sqlite3.Connection) -> int | None:
-    """Return a full segment of which less than half is left; None if there is none."""
+    """Return a full segment that is less than half used; None if there is none."""
     row = connection.execute(
         "SELECT segment FROM segments WHERE total_bytes >= ? AND live_bytes * 2 < total_bytes LIMIT 1", (SEGMENT_BYTES,)
     ).fetchone()
@@ -61,7 +60,7 @@ def sparse(connection: sqlite3.Connection) -> int | None:
 
 
 def drop(connection: sqlite3.Connection, segment: int) -> None:
-    """Drop a segment with all that is in it."""
+    """Drop a segment with its texts."""
     connection.execute(f"DROP TABLE bodies_{segment}")
     connection.execute("DELETE FROM segments WHERE segment = ?", (segment,))
 

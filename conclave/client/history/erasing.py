@@ -1,4 +1,4 @@
-"""Works out when messages are gone, and erases them."""
+"""Computes when messages expire, and erases them."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -18,23 +18,22 @@ SET_GONE_AT = f"""
                  ELSE {NEVER} END), {NEVER})
         FROM groups WHERE groups.group_key = messages.group_key)
 """
-"""Works out from which second on messages are gone: by their timer, by their group's policy, or never.
+"""Sets the first second at which messages are gone, by their timer or their group's policy; NULL: never.
 
-With delete-after-fetch a message that had a lifetime before keeps it, as people were told.
-
-Nothing arrives before it is created: if it says so, the server's clock was wrong when it stored it.
+With delete-after-fetch, messages keep the lifetime that they had before. A message that arrived before its creation
+was stored while the server's clock was wrong: its arrival counts.
 """
 
 
 class ErasedMessage(NamedTuple):
-    """A message that is gone."""
+    """An erased message."""
 
     group_id: UUID
     sequence_num: int
 
 
 def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMessage]:
-    """Erase messages."""
+    """Erase the messages with the given keys; return them."""
     erased, places = [], []
     for key in keys:
         row = connection.execute(
@@ -50,7 +49,7 @@ def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMes
 
 
 def compact(connection: sqlite3.Connection, segment: int) -> None:
-    """Copy what is left of a segment to the newest one, and drop it."""
+    """Copy the remaining texts of a segment to the newest one, and drop it."""
     left = connection.execute(
         "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
     ).fetchall()

@@ -1,8 +1,8 @@
-"""Stores pages of messages, reads messages, and knows which numbers have not come yet.
+"""Stores pages of messages, reads messages, and tracks which numbers were fetched.
 
-While the server's clock is in doubt a page may leave out messages that come back. So what is after the first such page
-is fetched again once the server knows the time. Until that is done, the numbers that have come since are kept: what was
-here is not decoded, stored and told twice, also if it is gone.
+While the server's clock is in doubt, a page may lack messages that reappear later. So everything from the first such
+page on is fetched again once the clock is right. Until then the table ``had`` keeps the numbers received since, so that
+no message is decoded, stored and reported twice, even if it was erased meanwhile.
 """
 
 import sqlite3
@@ -26,20 +26,20 @@ class IncomingMessage:
     sequence_num: int
     sender_id: UUID
     content: bytes | None = field(repr=False)
-    """Its text in UTF-8; None if it cannot be read."""
+    """The text in UTF-8; None if it cannot be decrypted."""
     created_at: int
     self_destruct_seconds: int = 0
     is_own: bool = False
-    """The user sent it, and so has read it by sending."""
+    """The user sent it, so it counts as read."""
 
     def redact_at(self, now: int) -> int | None:
-        """Return the first second at which a timer that runs already has ended; ``now``: when it has arrived."""
+        """Return the second at which an already running timer ends, or None. ``now``: the time of arrival."""
         runs = self.is_own and self.self_destruct_seconds
         return min(self.created_at, now) + self.self_destruct_seconds if runs else None
 
 
 class TimeBounds(NamedTuple):
-    """What time it may be: the latest, the earliest, and what has come for sure."""
+    """The latest, the earliest, and the confirmed time that it may be, in Unix seconds."""
 
     now: int
     earliest: int
@@ -47,27 +47,27 @@ class TimeBounds(NamedTuple):
 
 
 class _FetchPosition(NamedTuple):
-    """How far a group was fetched, and after which number to fetch again; None: nothing."""
+    """The number up to which a group was fetched, and that after which to fetch again; None: complete."""
 
     fetched: int
     again: int | None
 
 
 def ensure_group(connection: sqlite3.Connection, group_id: UUID) -> tuple[int, int]:
-    """Return a group's key and effective expiry; it is known from here on."""
+    """Return a group's key and effective expiry; insert the group if it is new."""
     connection.execute("INSERT OR IGNORE INTO groups (group_id) VALUES (?)", (group_id.bytes,))
     row = connection.execute("SELECT group_key, expiry FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
     return row[0], row[1]
 
 
 def refetch_after(connection: sqlite3.Connection, group_id: UUID) -> int | None:
-    """Return the number after which a group is to be fetched again once the server knows the time; None: it is not."""
+    """Return the number after which to fetch a group again once the server's clock is right; None: complete."""
     row = connection.execute("SELECT again_after FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
     return int(row[0]) if row and row[0] is not None else None
 
 
 def not_fetched(connection: sqlite3.Connection, group_id: UUID, numbers: Sequence[int]) -> set[int]:
-    """Return those of a page's numbers that have not come yet."""
+    """Return the numbers of a page that were not received before."""
     row = connection.execute(
         "SELECT group_key, fetched_up_to, again_after FROM groups WHERE group_id = ?", (group_id.bytes,)
     ).fetchone()
@@ -84,9 +84,9 @@ def not_fetched(connection: sqlite3.Connection, group_id: UUID, numbers: Sequenc
 def record_page(
     connection: sqlite3.Connection, group_key: int, after: int, up_to: int, numbers: Sequence[int], *, in_doubt: bool
 ) -> int | None:
-    """Note that a page with ``numbers`` was fetched; return how far the group was fetched before.
+    """Record a fetched page; return the number up to which the group was fetched before.
 
-    None, and nothing is noted: the group is not at ``after``, neither for the first time nor again.
+    Returns None, and records nothing, if neither the first nor the repeated fetch is at ``after``.
     """
     was = _FetchPosition(
         *connection.execute(
@@ -100,7 +100,7 @@ def record_page(
         again = after
     elif again == after and not in_doubt:
         again = up_to if up_to < fetched else None
-        # That more was read did not count at the server while this was missing: it is told once more.
+        # The server ignored read receipts beyond the missing messages: send them again.
         connection.execute("UPDATE groups SET told_up_to = min(told_up_to, ?) WHERE group_key = ?", (after, group_key))
     connection.execute(
         "UPDATE groups SET fetched_up_to = ?, again_after = ? WHERE group_key = ?", (fetched, again, group_key)
@@ -117,7 +117,7 @@ def record_page(
 def store(
     connection: sqlite3.Connection, group_key: int, fetched: int, arrived: Sequence[IncomingMessage], times: TimeBounds
 ) -> None:
-    """Store messages, those late whose numbers are not greater than ``fetched``; what is expired already is not."""
+    """Store messages, except expired ones. Numbers up to ``fetched`` are marked as late."""
     expiry, read_up_to = connection.execute(
         "SELECT expiry, read_up_to FROM groups WHERE group_key = ?", (group_key,)
     ).fetchone()
@@ -126,7 +126,7 @@ def store(
             continue
         redact_at = each.redact_at(times.now)
         if redact_at is None and each.self_destruct_seconds and each.sequence_num <= read_up_to:
-            redact_at = times.earliest + each.self_destruct_seconds  # the server is told once more that it is read
+            redact_at = times.earliest + each.self_destruct_seconds  # the read receipt is sent again
         segment, body_id = bodies.put(connection, each.content or b"")
         connection.execute(
             "INSERT INTO messages (group_key, sequence_num, sender_id, is_readable, created_at, arrived_at,"
@@ -140,7 +140,7 @@ def store(
 
 
 def read(connection: sqlite3.Connection, condition: str, group_id: UUID, *values: int) -> list[Message]:
-    """Return the messages of a group for which a condition holds. ``values``: those of its parameters."""
+    """Return the messages of a group that match an SQL condition. ``values``: its parameters."""
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND {condition}",
         (group_id.bytes, *values),

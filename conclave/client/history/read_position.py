@@ -1,4 +1,4 @@
-"""What the user has seen: message by message on a screen, and as a number up to which everything counts as read."""
+"""Tracks what the user has seen: single messages, and the number up to which everything counts as read."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def unread(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, now: i
 
 
 def mark_seen(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) -> None:
-    """Note that messages were on the screen."""
+    """Record that messages were on the screen."""
     connection.executemany(
         "UPDATE messages SET is_seen = 1 WHERE group_key = ? AND sequence_num = ? AND is_seen = 0",
         ((group_key, each) for each in numbers),
@@ -27,7 +27,7 @@ def mark_seen(connection: sqlite3.Connection, group_key: int, numbers: Iterable[
 
 
 def mark_rest_seen(connection: sqlite3.Connection, group_key: int) -> None:
-    """Note that nothing has to be shown any more but messages that destroy themselves: these have to be on a screen."""
+    """Mark all unread messages as seen, except self-destructing ones, which must be shown first."""
     connection.execute(
         "UPDATE messages SET is_seen = 1 WHERE group_key = ?1 AND is_seen = 0 AND self_destruct_seconds = 0"
         " AND sequence_num > (SELECT read_up_to FROM groups WHERE group_key = ?1)",
@@ -36,9 +36,9 @@ def mark_rest_seen(connection: sqlite3.Connection, group_key: int) -> None:
 
 
 def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, confirmed: int) -> int:
-    """Return the number of the last message before which nothing is unseen.
+    """Return the number of the last message before the first unseen one.
 
-    ``sure``: what is gone by then for sure. What is hidden by a time in doubt may come back, and was not seen.
+    ``confirmed``: messages gone by this time are skipped. Those hidden by an unconfirmed time may reappear unseen.
     """
     first = unread(connection, group_id, user_id, confirmed, 1)
     row = connection.execute(
@@ -50,14 +50,14 @@ def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, co
 
 
 def mark_read(connection: sqlite3.Connection, group_key: int, up_to: int, earliest: int) -> int:
-    """Have everything up to a number count as read; return up to which number it did before.
+    """Mark everything up to a number as read; return the former number.
 
-    Timers of what it newly covers run from ``earliest``, the earliest time that it may be.
+    Timers of newly read messages start at ``earliest``, the earliest time that it may be.
     """
     row = connection.execute("SELECT read_up_to FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     former = int(row[0])
     if former < up_to:
-        # Only what is new: the user reads message by message, and there may be 100,000 before them.
+        # Only newly read messages: there may be 100,000 before them, and this runs for each message.
         connection.execute(
             "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num > ?"
             " AND sequence_num <= ? AND self_destruct_seconds > 0 AND redact_at IS NULL",

@@ -1,7 +1,7 @@
-"""Keeps disk space free for erasing: on a full disk that takes some, before it gives any back.
+"""Reserves disk space for erasing, which on a full disk needs some before it frees any.
 
-A file that holds nothing stands for the space. It is emptied when something cannot be erased for lack of space. Until
-it is complete again nothing is taken in.
+A file of zeros occupies the space. It is truncated when erasing fails for lack of space. Until it is refilled, no
+messages are stored.
 """
 
 import os
@@ -9,26 +9,26 @@ from contextlib import suppress
 from pathlib import Path
 
 SUFFIX = ".reserve"
-"""The suffix of the file beside the history."""
+"""Suffix of the reserve file, next to the history."""
 
-MOST_BYTES = 4 * 1024 * 1024
-"""4 MiB are kept: the longest message and a whole segment of texts fit into that."""
+MAX_BYTES = 4 * 1024 * 1024
+"""Size of the reserve: the longest message and a whole segment fit into it."""
 
-LEAST_BYTES = 256 * 1024
-"""On a small disk a quarter of what is free is kept, but no less than 256 KiB."""
+MIN_BYTES = 256 * 1024
+"""Minimum size: on a small disk a quarter of the free space is reserved."""
 
 _BLOCK = 512
 
 
 class SpaceReserve:
-    """The space that is kept for one history."""
+    """The reserved space of one history."""
 
     def __init__(self, history: Path | None) -> None:
-        """``history``: its path; None: it is in memory, and needs no space."""
+        """``history``: its path; None: in memory, without a reserve."""
         self._path = history.with_name(history.name + SUFFIX) if history else None
 
     def refill(self) -> bool:
-        """Complete the reserve if there is room for it and as much again. Return whether it is complete."""
+        """Refill the reserve if twice its size is free. Return whether it is full."""
         if self._path is None:
             return True
         try:
@@ -38,13 +38,13 @@ class SpaceReserve:
         try:
             return self._fill(descriptor)
         except OSError:
-            self._empty(descriptor)  # a part of a reserve would not help
+            self._empty(descriptor)  # a partial reserve does not help
             return False
         finally:
             os.close(descriptor)
 
     def release(self) -> bool:
-        """Give the space up. Return whether there was some."""
+        """Free the space. Return whether there was any."""
         with suppress(OSError):
             descriptor = os.open(self._path or "", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -59,14 +59,14 @@ class SpaceReserve:
             return True
         disk = os.fstatvfs(descriptor)
         free = disk.f_bavail * disk.f_frsize
-        size = known.st_size or min(MOST_BYTES, free // 4)
-        if size < LEAST_BYTES or free < 2 * size:
+        size = known.st_size or min(MAX_BYTES, free // 4)
+        if size < MIN_BYTES or free < 2 * size:
             return False
         os.posix_fallocate(descriptor, 0, size)
         return True
 
     def _empty(self, descriptor: int) -> bool:
-        """Empty the file. Its size stays: it says how much is kept once there is room."""
+        """Free the file's blocks. Its size stays, as the size to refill."""
         known = os.fstat(descriptor)
         with suppress(OSError):
             os.ftruncate(descriptor, 0)

@@ -1,30 +1,30 @@
-"""Tells the server's time, also offline, when the machine's clock is set, and while the server's leaps."""
+"""Tracks the server's time: offline, when the machine's clock is set, and when the server's time jumps."""
 
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
 
 CONFIRMING_ANSWERS = 10
-"""A leap of the server's time is believed once 10 answers in a row go by it, each a minute after the one before.
+"""A jump of the server's time is accepted after 10 consecutive answers, each a minute after the one before.
 
-What is erased by a wrong time never comes back, and what is erased some minutes late was hidden meanwhile. A clock that
-is set wrong by hand, by a time server or when a machine wakes up is mostly mended within minutes. Answers are counted
-since a machine may sleep between two of them, and minutes since many come within a moment.
+Messages erased by a wrong time are lost, while messages erased some minutes late were hidden meanwhile. Wrong clocks
+are mostly corrected within minutes. Answers are counted because a machine may sleep between two of them, minutes
+because many answers arrive at once.
 """
 
 ANSWER_INTERVAL_SECONDS = 60
-"""Of answers within a minute one counts."""
+"""Answers within this time count as one."""
 
 TOLERANCE_SECONDS = 10
-"""The server's time may differ from what this machine's clocks make of it by 10 seconds: answers come late."""
+"""Accepted difference between the server's time and the local clocks: answers arrive late."""
 
 DRIFT_DIVISOR = 1_000
-"""And by a thousandth of the time since it was heard: clocks of two machines do not go alike."""
+"""Divisor of the elapsed time, which adds to the accepted difference: clocks drift."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """The server's time, Unix seconds, at one reading of this machine's clocks."""
+    """The server's time, in Unix seconds, at one reading of the local clocks."""
 
     server: int
     at: Reading
@@ -32,93 +32,93 @@ class Anchor:
 
 @dataclass(frozen=True)
 class UnconfirmedTime:
-    """A time that the server tells and this machine's clocks contradict."""
+    """A time from the server that the local clocks contradict."""
 
     anchor: Anchor
     answers: int = 1
-    """How many have told it."""
+    """Answers with this time."""
 
 
 class ServerClock:
-    """Goes on from the last time of the server's that is believed, by this machine's clocks.
+    """Extrapolates the last accepted time of the server by the local clocks.
 
-    By the latest that it may be, things are hidden: by whichever of the two clocks says that more time has passed, or
-    by a leap that is in doubt. A wall clock that is set back revives nothing, nor does a steady one that stands still
-    while the machine sleeps. By what is sure, things are erased: by the monotonic clock, and not by a leap
-    that is in doubt. A wall clock that is fast or slow all the time does no harm: only what it has moved counts.
+    Messages are hidden by the latest possible time: that of the local clock on which more time has passed, or an
+    unconfirmed jump. So setting the wall clock back shows nothing again, nor does a monotonic clock that stops during
+    sleep. Messages are erased by the confirmed time: by the monotonic clock, without unconfirmed jumps. A constant
+    error of the wall clock is harmless, since only differences count.
     """
 
-    def __init__(self, clock: Clock, anchor: Anchor | None = None, doubt: UnconfirmedTime | None = None) -> None:
-        """``anchor``: None if the server has never been heard; the wall clock counts until it is."""
+    def __init__(self, clock: Clock, anchor: Anchor | None = None, unconfirmed: UnconfirmedTime | None = None) -> None:
+        """``anchor``: None before the first answer; until then the wall clock counts."""
         self._clock = clock
         self.anchor = anchor
-        self.doubt = doubt
+        self.unconfirmed = unconfirmed
         self.unknown_time_count = 0
         self._unknown_since: Reading | None = None
 
     def record_unknown_time(self) -> None:
-        """The server answers and does not know what time it is."""
+        """Record an answer of the server whose clock was in doubt."""
         self._unknown_since = self._clock.read()
         self.unknown_time_count += 1
 
     def record_time(self, date: int) -> int:
-        """The server says that it is ``date``, in whole seconds rounded down: up to a second more.
+        """Record the server's time ``date``, in whole seconds, rounded down.
 
-        Return how many seconds the time that was believed was behind: 0 unless a doubt has ended by being confirmed.
-        The first time that is ever heard is believed: nothing else is known, and nothing is here that could be lost.
+        Return how many seconds the accepted time was behind: 0 unless a jump was confirmed. The first time ever is
+        accepted, since there are no messages to lose.
         """
         reading, self._unknown_since = self._clock.read(), None
         received = Anchor(date + 1, reading)
         if self.anchor is None or _agrees(self.anchor, received) or _matches_wall_clock(self.anchor, received):
-            self.anchor, self.doubt = received, None
-        elif self.doubt is None or not _agrees(self.doubt.anchor, received):
-            self.doubt = UnconfirmedTime(received)
-        elif _elapsed(self.doubt.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
-            self.doubt = UnconfirmedTime(received, self.doubt.answers + 1)
-            if self.doubt.answers >= CONFIRMING_ANSWERS:
+            self.anchor, self.unconfirmed = received, None
+        elif self.unconfirmed is None or not _agrees(self.unconfirmed.anchor, received):
+            self.unconfirmed = UnconfirmedTime(received)
+        elif _elapsed(self.unconfirmed.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
+            self.unconfirmed = UnconfirmedTime(received, self.unconfirmed.answers + 1)
+            if self.unconfirmed.answers >= CONFIRMING_ANSWERS:
                 leap = received.server - _latest(self.anchor, reading)
-                self.anchor, self.doubt = received, None
+                self.anchor, self.unconfirmed = received, None
                 return max(0, leap)
         return 0
 
     @property
     def is_time_unknown(self) -> bool:
-        """Whether the server did not know the time when it answered last."""
+        """Whether the server's clock was in doubt in its last answer."""
         return self._unknown_since is not None
 
     @property
     def needs_answer(self) -> bool:
-        """Whether another answer would count, for a doubt or against it, or may have a time at last."""
-        asked_at = self._unknown_since or (self.doubt.anchor.at if self.doubt else None)
+        """Whether to ask the server for another answer, to confirm a jump or to get a time."""
+        asked_at = self._unknown_since or (self.unconfirmed.anchor.at if self.unconfirmed else None)
         return asked_at is not None and _elapsed(asked_at, self._clock.read()) >= ANSWER_INTERVAL_SECONDS
 
     @property
     def machine_ahead(self) -> int:
-        """By how many seconds the wall clock was ahead of the server's time when that was heard last."""
+        """How many seconds the wall clock was ahead of the server's time at the last accepted answer."""
         return self.anchor.at.wall - self.anchor.server if self.anchor else 0
 
     def now(self) -> int:
-        """Return the latest that the server's time may be, Unix seconds: by it things are hidden."""
+        """Return the latest possible time of the server, in Unix seconds. Messages are hidden by it."""
         reading = self._clock.read()
         return max((_latest(each, reading) for each in self._candidates), default=reading.wall)
 
     def confirmed_now(self) -> int:
-        """Return the time that has come for sure, by which things are erased: no later than ``now``."""
+        """Return the confirmed time of the server, at most ``now``. Messages are erased by it."""
         reading = self._clock.read()
         return min((each.server + _elapsed(each.at, reading) for each in self._candidates), default=reading.wall)
 
     def earliest(self) -> int:
-        """Return the earliest that the time may be by which things are hidden, Unix seconds: from it on timers run.
+        """Return the earliest possible value of ``now``, in Unix seconds. Timers start at it.
 
-        A timer that began by a clock that was set forward would end too late once the server is heard again.
+        A timer that started by a clock set forward would end too late after the next answer.
         """
         reading = self._clock.read()
         return max((_earliest(each, reading) for each in self._candidates), default=reading.wall)
 
     @property
     def _candidates(self) -> list[Anchor]:
-        """The times that may be right."""
-        return [each for each in (self.anchor, self.doubt and self.doubt.anchor) if each]
+        """The accepted time and the unconfirmed one, if any."""
+        return [each for each in (self.anchor, self.unconfirmed and self.unconfirmed.anchor) if each]
 
 
 def _is_same_start(at: Reading, reading: Reading) -> bool:
@@ -126,7 +126,7 @@ def _is_same_start(at: Reading, reading: Reading) -> bool:
 
 
 def _elapsed(at: Reading, reading: Reading) -> int:
-    """Return how much time has passed by the monotonic clock, or by the wall clock after a reboot."""
+    """Return the seconds elapsed by the monotonic clock, or by the wall clock after a reboot."""
     steady = reading.since_boot - at.since_boot if _is_same_start(at, reading) else reading.wall - at.wall
     return max(0, steady)
 
@@ -140,11 +140,11 @@ def _earliest(anchor: Anchor, reading: Reading) -> int:
 
 
 def _agrees(anchor: Anchor, received: Anchor) -> bool:
-    """Tell whether a time is the one that another one has become by now."""
+    """Return whether a time equals an earlier one plus the elapsed time, within the tolerance."""
     passed = _elapsed(anchor.at, received.at)
     return abs(received.server - anchor.server - passed) <= TOLERANCE_SECONDS + passed // DRIFT_DIVISOR
 
 
 def _matches_wall_clock(anchor: Anchor, received: Anchor) -> bool:
-    """Tell whether a time is that of the wall clock after a reboot, which may have been wrong before it."""
+    """Return whether, after a reboot, a time agrees with the wall clock, which may have been wrong before."""
     return not _is_same_start(anchor.at, received.at) and abs(received.server - received.at.wall) <= TOLERANCE_SECONDS

@@ -1,6 +1,6 @@
-"""The local history: each message once, in order, and no longer than the effective policy of its group allows.
+"""The local history: each message once, in order, no longer than its group's effective policy allows.
 
-What is here is not encrypted: every process that may read the file reads the texts.
+Texts are stored in plaintext: every process that can read the file can read them.
 """
 
 import json
@@ -23,33 +23,32 @@ from conclave.client.history.times import SavedClock, load_clock, shift_back, sh
 from conclave.client.private_file import FULL, transaction
 from conclave.clock import Clock, SystemClock
 
-ERASED_AT_ONCE = 512
-"""A transaction erases at most 512 messages."""
+MAX_BATCH = 512
+"""Maximum number of messages that a transaction erases."""
 
-MOST_UNREAD = 1_000
-"""Of unread messages the first 1,000 are told: who hears of each that arrives would read all the others each time."""
+MAX_UNREAD = 1_000
+"""Maximum number of unread messages returned, since callers read them again for each new one."""
 
 AFTER_FETCH = 0
-"""The effective expiry of a group whose messages the server deletes once all have fetched them."""
+"""The effective expiry of groups with delete-after-fetch."""
 
 _KEY = "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
 
 
 class History:
-    """What one user keeps. Every method raises DiskError where nothing can be written, and sqlite3.Error.
+    """One user's local history. Methods raise DiskError if the disk cannot be written, and sqlite3.Error.
 
-    On a full disk erasing goes on, in space that is kept for it, and ``store`` stores nothing.
-
-    One process uses it at a time; a second one waits for the first one's transactions.
+    On a full disk erasing continues in reserved space, and ``store`` fails. Processes that share the file wait for each
+    other's transactions; only one should use it.
     """
 
     def __init__(
         self, path: Path | str | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
     ) -> None:
-        """``path``: None keeps it in memory only.
+        """``path``: None: in memory.
 
-        ``keep_after_fetch``: for how many seconds after their arrival messages of delete-after-fetch groups are kept;
-        None: the server deletes its copies, and these stay. Raises HistoryError.
+        ``keep_after_fetch``: lifetime, in seconds after arrival, of messages in delete-after-fetch groups; None:
+        unlimited. Raises HistoryError.
         """
         path = None if path is None else Path(path)
         self._keep_after_fetch = keep_after_fetch
@@ -60,7 +59,7 @@ class History:
         self._unannounced: list[ErasedMessage] = []
         self._reserve = SpaceReserve(path)
         for work in (self._set_fetched_gone_at, self._erase_due):
-            with suppress(DiskError):  # what is due is not shown, and erased as soon as that is possible
+            with suppress(DiskError):  # expired messages are hidden, and erased later
                 work()
 
     def __enter__(self) -> Self:
@@ -74,115 +73,116 @@ class History:
         self._connection.close()
 
     def claim(self, owner: str) -> None:
-        """Note whose history it is, the server's address and the user's id. Raises HistoryError if another's."""
+        """Record the owner, the server's address and the user's id. Raises HistoryError if it is another one."""
         with self._transaction() as connection:
             row = connection.execute("SELECT owner FROM about").fetchone()
             if row and row[0] != owner:
-                raise HistoryError(f"this history is of {row[0]}, not of {owner}: use one for each account")
+                raise HistoryError(f"this history belongs to {row[0]}, not to {owner}: use one for each account")
             connection.execute("INSERT OR IGNORE INTO about (id, owner) VALUES (1, ?)", (owner,))
 
     def record_server_time(self, date: int | None) -> None:
-        """The server says that it is ``date``, Unix seconds rounded down; None: it does not know.
+        """Record the server's time ``date``, in Unix seconds, rounded down; None: its clock is in doubt.
 
-        A ``date`` that this machine's clocks contradict hides what has expired by it, and erases nothing until it is
-        confirmed: see ``ServerClock``.
+        A ``date`` that the local clocks contradict hides expired messages, and erases nothing until it is confirmed:
+        see ``ServerClock``.
         """
         if date is None:
             self._clock.record_unknown_time()
             return
         with suppress(DiskError):
-            self._erase_due()  # by the time as it was known: hearing revives nothing
-        former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
-        leap, now = self._clock.hear(date), self.now()
-        mends = leap > 0 or former - now > TOLERANCE_SECONDS
-        if mends or self._saved_clock.differ_from(self._clock):
+            self._erase_due()  # by the former time: a correction must not show erased messages
+        former, anchor, unconfirmed = self.now(), self._clock.anchor, self._clock.unconfirmed
+        leap, now = self._clock.record_time(date), self.now()
+        is_corrected = leap > 0 or former - now > TOLERANCE_SECONDS
+        if is_corrected or self._saved_clock.differs_from(self._clock):
             try:
                 with self._transaction() as connection:
                     self._saved_clock.write(connection, self._clock)
-                    if mends:
-                        shift_forward(connection, leap, now - leap) if leap else shift_back(
-                            connection, former - now, now
-                        )
+                    if is_corrected:
+                        if leap:
+                            shift_forward(connection, leap, now - leap)
+                        else:
+                            shift_back(connection, former - now, now)
                         connection.execute(erasing.SET_GONE_AT, {"keep": self._keep_after_fetch})
             except sqlite3.Error as error:
-                self._saved_clock = SavedClock()  # the next answer mends it
-                if mends:
-                    self._clock.anchor, self._clock.doubt = anchor, doubt
+                self._saved_clock = SavedClock()  # the next answer repeats it
+                if is_corrected:
+                    self._clock.anchor, self._clock.unconfirmed = anchor, unconfirmed
                 if not isinstance(error, DiskError):
                     raise
-        # A doubt that ends, or a clock of this machine that was set forward and is set right.
-        self._has_reappeared |= (doubt is not None and self._clock.doubt is None) or now < former - 1
+        # An unconfirmed time was dropped or confirmed, or a local clock that was set forward is right again.
+        self._has_reappeared |= (unconfirmed is not None and self._clock.unconfirmed is None) or now < former - 1
 
     @property
     def is_time_known(self) -> bool:
-        """Whether the server tells a time that is believed. If not, what it does not show need not be gone."""
-        return self._clock.doubt is None and not self._clock.is_time_unknown
+        """Whether the server's time is accepted. If not, messages missing in its answers may reappear."""
+        return self._clock.unconfirmed is None and not self._clock.is_time_unknown
 
     @property
     def unknown_time_count(self) -> int:
-        """How often the server has not known the time: if that was so for a page, it may leave something out."""
+        """Number of answers whose clock was in doubt. If it rises during a fetch, the page may lack messages."""
         return self._clock.unknown_time_count
 
     @property
     def machine_ahead(self) -> int:
-        """By how many seconds this machine's clock is ahead of the server's; negative: it is behind."""
+        """How many seconds this machine's clock is ahead of the server's; negative: behind."""
         return self._clock.machine_ahead
 
     @property
     def needs_time(self) -> bool:
-        """Whether to ask the server for the time: a doubt ends by several answers, and its silence by one."""
+        """Whether to ask the server for the time, to confirm a jump or after an answer in doubt."""
         return self._clock.needs_answer
 
     @property
     def has_reappeared(self) -> bool:
-        """Whether messages that were hidden by a time that was wrong may be shown again."""
+        """Whether messages hidden by a wrong time may have reappeared."""
         return self._has_reappeared
 
     def take_reappeared(self) -> bool:
-        """Tell that once."""
+        """Return ``has_reappeared``, and reset it."""
         has_reappeared, self._has_reappeared = self._has_reappeared, False
         return has_reappeared
 
     def now(self) -> int:
-        """Return the server's time, as far as it is known here: the latest that it may be, by which things are hidden.
+        """Return the latest possible time of the server, by which messages are hidden.
 
-        It can go back, when a time that was in doubt turns out to be wrong.
+        It goes back when an unconfirmed time turns out to be wrong.
         """
         return self._clock.now()
 
     def confirmed_now(self) -> int:
-        """Return the server's time that has come for sure: what is to end by a clock counts from it, and is over by it.
+        """Return the confirmed time of the server: use it for durations.
 
-        It is behind ``now`` while a time is in doubt, or this machine's wall clock was set forward.
+        It is behind ``now`` while a time is unconfirmed, or this machine's wall clock was set forward.
         """
         return self._clock.confirmed_now()
 
     @property
     def keep_after_fetch(self) -> int | None:
-        """For how many seconds messages of delete-after-fetch groups are kept; None: they stay."""
+        """Lifetime of messages in delete-after-fetch groups, in seconds after arrival; None: unlimited."""
         return self._keep_after_fetch
 
     def groups(self) -> dict[UUID, int]:
-        """Return the groups that are known here, and the effective expiry of each."""
+        """Return the effective expiry of each known group."""
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
 
     def fetched_up_to(self, group_id: UUID) -> int:
-        """Return the number up to which was fetched; 0 for a group that is not known."""
+        """Return the number up to which a group was fetched; 0 for an unknown group."""
         return self._number(group_id, "fetched_up_to")
 
     def refetch_after(self, group_id: UUID) -> int | None:
-        """Return the number after which to fetch once more, as the server knows the time again; None: nothing to."""
+        """Return the number after which to fetch again once the server's clock is right; None: complete."""
         return pages.refetch_after(self._connection, group_id)
 
     def not_fetched(self, group_id: UUID, numbers: Sequence[int]) -> set[int]:
-        """Return those of a page's numbers that have not come yet."""
+        """Return the numbers of a page that were not received before."""
         return pages.not_fetched(self._connection, group_id, numbers)
 
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
-        """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
+        """Set a group's effective expiry, for all its messages. Return whether it has changed.
 
-        What it forbids is gone with the next ``enforce``, and not shown before that. With delete-after-fetch what is
-        here keeps the lifetime that it had.
+        Messages that expire by it are hidden at once, and erased by the next ``enforce``. With delete-after-fetch,
+        messages keep the lifetime that they had.
         """
         with self._transaction() as connection:
             group_key, former = ensure_group(connection, group_id)
@@ -204,11 +204,11 @@ class History:
         numbers: Sequence[int] | None = None,
         in_doubt: bool = False,
     ) -> bool:
-        """Store what was fetched with ``after``, whose last number is ``up_to``; what is expired already is not stored.
+        """Store a page fetched with ``after``, whose last number is ``up_to``, without expired messages.
 
-        ``numbers``: all of the page; None: those that ``arrived``. ``in_doubt``: the server did not know the time.
+        ``numbers``: those of the page; None: those of ``arrived``. ``in_doubt``: the server's clock was in doubt.
         Return False, and store nothing, if the history was not at ``after``: another process has fetched meanwhile.
-        Raises DiskError while the space that erasing needs is not free.
+        Raises DiskError while the reserve cannot be filled.
         """
         if not self._reserve.refill():
             raise DiskError(FULL)
@@ -224,33 +224,33 @@ class History:
         return True
 
     def messages(self, group_id: UUID, after: int = 0, limit: int = 1_000) -> list[Message]:
-        """Return what may be shown of a group: up to ``limit`` messages with numbers greater than ``after``."""
+        """Return up to ``limit`` visible messages of a group with numbers greater than ``after``."""
         return self._read("sequence_num > ? ORDER BY sequence_num LIMIT ?", group_id, after, limit)
 
     def present(self, group_id: UUID, numbers: Iterable[int]) -> set[int]:
-        """Return those of ``numbers`` whose messages are not erased, also if a clock that may be wrong hides them."""
+        """Return those of ``numbers`` whose messages are stored, including hidden ones."""
         return {each for each in numbers if self._connection.execute(_KEY, (group_id.bytes, each)).fetchone()}
 
     def last_messages(self, group_id: UUID, limit: int = 100) -> list[Message]:
-        """Return the last messages that may be shown of a group, in ascending order."""
+        """Return the last visible messages of a group, in ascending order."""
         return self._read("TRUE ORDER BY sequence_num DESC LIMIT ?", group_id, limit)[::-1]
 
     def earlier_messages(self, group_id: UUID, before: int, limit: int = 100) -> list[Message]:
-        """Return the last messages that may be shown of those with numbers less than ``before``, in ascending order."""
+        """Return the last visible messages with numbers less than ``before``, in ascending order."""
         return self._read("sequence_num < ? ORDER BY sequence_num DESC LIMIT ?", group_id, before, limit)[::-1]
 
     def read_up_to(self, group_id: UUID) -> int:
-        """Return the number up to which the user has seen a group; 0 for a group that is not known."""
+        """Return the number up to which the user has read a group; 0 for an unknown group."""
         return self._number(group_id, "read_up_to")
 
     def unread(self, group_id: UUID, user_id: UUID) -> list[int]:
-        """Return the numbers of the first MOST_UNREAD messages of others that the user, ``user_id``, has not seen."""
-        return read_position.unread(self._connection, group_id, user_id, self.now(), MOST_UNREAD)
+        """Return the numbers of the first MAX_UNREAD messages of others that the user ``user_id`` has not seen."""
+        return read_position.unread(self._connection, group_id, user_id, self.now(), MAX_UNREAD)
 
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
-        """Return the first messages that the application has not had yet; late ones before all others.
+        """Return the first messages that the application has not handled, late ones first.
 
-        What is hidden only by a time that is in doubt keeps those after it waiting: it may come back before them.
+        Messages after one that is hidden by an unconfirmed time are held back: it may reappear before them.
         """
         if late := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
             return late
@@ -263,9 +263,9 @@ class History:
         return [each for each in self.messages(group_id, handled, limit) if not row[0] or each.sequence_num < row[0]]
 
     def mark_handled(self, group_id: UUID, number: int) -> None:
-        """Note that the application has had a message, and all before it but what came late.
+        """Record that the application has handled a message, and all before it except late ones.
 
-        If the group was forgotten meanwhile, there is nothing to note.
+        Does nothing if the group was erased meanwhile.
         """
         with self._transaction() as connection:
             connection.execute(
@@ -278,15 +278,15 @@ class History:
             )
 
     def read(self, group_id: UUID, up_to: int) -> None:
-        """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
+        """Mark everything up to a number as read, which starts the timers of newly read messages."""
         with self._transaction() as connection:
             self._mark_read(connection, group_id, up_to)
 
     def mark_seen(self, group_id: UUID, user_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Note that messages were on the user's screen, in any order.
+        """Record messages that were on the user's screen, in any order.
 
-        ``numbers``: None: all are put aside as read but self-destructing ones, which have to be seen. As read, with
-        timers that run, counts everything up to the first message of another user's that was not seen.
+        ``numbers``: None marks all as seen except self-destructing ones. Everything before the first unseen message of
+        another user counts as read, and its timers start.
         """
         with self._transaction() as connection:
             group_key, _ = ensure_group(connection, group_id)
@@ -301,17 +301,17 @@ class History:
             )
 
     def mute(self, group_id: UUID, until: int) -> None:
-        """Note that a group does not call the user before the Unix second ``until``."""
+        """Mute the notifications of a group until the Unix second ``until``."""
         with self._transaction() as connection:
             group_key, _ = ensure_group(connection, group_id)
             connection.execute("UPDATE groups SET muted_until = ? WHERE group_key = ?", (until, group_key))
 
     def muted_until(self, group_id: UUID) -> int:
-        """Return the first Unix second at which a group calls the user again."""
+        """Return the Unix second until which a group is muted."""
         return self._number(group_id, "muted_until")
 
     def open(self, group_id: UUID) -> None:
-        """Note that the user has opened a group."""
+        """Record that the user has opened a group."""
         if self.recently_opened()[:1] == [group_id]:
             return
         with self._transaction() as connection:
@@ -321,24 +321,24 @@ class History:
             )
 
     def recently_opened(self) -> list[UUID]:
-        """Return the groups that the user has opened, the last one first."""
+        """Return the groups that the user has opened, most recent first."""
         rows = self._connection.execute("SELECT group_id FROM groups WHERE opened > 0 ORDER BY opened DESC")
         return [UUID(bytes=row[0]) for row in rows]
 
     def unreported_reads(self) -> dict[UUID, int]:
-        """Return what the user has seen and the server does not know of: numbers, by group."""
+        """Return the numbers up to which groups were read, where the server does not know it yet."""
         rows = self._connection.execute("SELECT group_id, read_up_to FROM groups WHERE read_up_to > told_up_to")
         return {UUID(bytes=row[0]): row[1] for row in rows}
 
     def mark_reported(self, group_id: UUID, up_to: int) -> None:
-        """Note that the server knows what the user has seen."""
+        """Record that the server has a read receipt."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE groups SET told_up_to = max(told_up_to, ?) WHERE group_id = ?", (up_to, group_id.bytes)
             )
 
     def self_destructing(self, group_id: UUID) -> list[int]:
-        """Return the numbers of the messages here that destroy themselves, ascending."""
+        """Return the numbers of stored self-destructing messages, ascending."""
         rows = self._connection.execute(
             "SELECT sequence_num FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
             " AND self_destruct_seconds > 0 ORDER BY sequence_num",
@@ -347,26 +347,26 @@ class History:
         return [row[0] for row in rows]
 
     def forget(self, group_id: UUID, sequence_nums: Sequence[int]) -> list[ErasedMessage]:
-        """Erase messages, as far as they are here; return those that were."""
+        """Erase messages; return those that were stored."""
         numbers = "sequence_num IN (SELECT value FROM json_each(?))"
         return self._forget_where(f"group_id = ? AND {numbers}", group_id.bytes, json.dumps(list(sequence_nums)))
 
     def forget_group(self, group_id: UUID) -> bool:
-        """Erase a group with all that is here of it. Tell whether it was here."""
+        """Erase a group with its messages. Return whether it was known."""
         self._forget_where("group_id = ?", group_id.bytes)
         with self._transaction() as connection:
             return connection.execute("DELETE FROM groups WHERE group_id = ?", (group_id.bytes,)).rowcount > 0
 
     def forget_before(self, group_id: UUID, before: int) -> list[ErasedMessage]:
-        """Erase what was created before the Unix second ``before``; return what that was."""
+        """Erase and return messages created before the Unix second ``before``."""
         return self._forget_where("group_id = ? AND created_at < ?", group_id.bytes, before)
 
     def forget_sender(self, group_id: UUID, sender_id: UUID) -> list[ErasedMessage]:
-        """Erase what a user has sent to a group; return what that was."""
+        """Erase and return a user's messages in a group."""
         return self._forget_where("group_id = ? AND sender_id = ?", group_id.bytes, sender_id.bytes)
 
     def senders(self, group_id: UUID) -> set[UUID]:
-        """Return who has sent what is here of a group."""
+        """Return the senders of a group's stored messages."""
         rows = self._connection.execute(
             "SELECT DISTINCT sender_id FROM messages JOIN groups USING (group_key) WHERE group_id = ?",
             (group_id.bytes,),
@@ -374,7 +374,7 @@ class History:
         return {UUID(bytes=row[0]) for row in rows}
 
     def forget_all(self) -> None:
-        """Erase everything, whose history it is included."""
+        """Erase everything, including the owner."""
         for group_id in self.groups():
             self.forget_group(group_id)
         with self._transaction() as connection:
@@ -382,20 +382,20 @@ class History:
             connection.execute("DELETE FROM doubt")
 
     def enforce(self) -> list[ErasedMessage]:
-        """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""
+        """Erase and return expired messages. It is cheap: call it at least once a second."""
         self._erase_due()
         self._reserve.refill()
         found, self._unannounced = self._unannounced, []
         return found
 
     def release_reserve(self) -> None:
-        """Give up the space that is kept for erasing: something beside the history is to be erased."""
+        """Free the reserved space, to erase data outside the history."""
         self._reserve.release()
 
     def _forget_where(self, condition: str, *values: bytes | int | str) -> list[ErasedMessage]:
-        """Erase messages, some at a time; if that fails for lack of space, one at a time, in the reserve."""
+        """Erase matching messages in batches; if space is lacking, one at a time, in the reserved space."""
         find = f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE {condition} LIMIT ?"
-        erased, most = list[ErasedMessage](), ERASED_AT_ONCE
+        erased, most = list[ErasedMessage](), MAX_BATCH
         while self._connection.execute(find, (*values, 1)).fetchone():
             try:
                 with self._transaction() as connection:
@@ -411,15 +411,15 @@ class History:
         return erased
 
     def _erase_due(self) -> None:
-        """Erase what is due; what that was is announced later."""
+        """Erase expired messages, which the next ``enforce`` returns."""
         self._unannounced += self._forget_where("gone_at <= ?", self._clock.confirmed_now())
-        with suppress(DiskError):  # it makes room later, but takes some first
+        with suppress(DiskError):  # compacting needs space before it frees any
             while (segment := bodies.sparse(self._connection)) is not None:
                 with self._transaction() as connection:
                     erasing.compact(connection, segment)
 
     def _set_fetched_gone_at(self) -> None:
-        """Work out when messages that the server has deleted are gone: the option may be another one than last time."""
+        """Update ``gone_at`` in delete-after-fetch groups: ``keep_after_fetch`` may have changed."""
         with self._transaction() as connection:
             connection.execute(
                 f"{erasing.SET_GONE_AT} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
@@ -436,9 +436,9 @@ class History:
         return row[0] if row else 0
 
     def _mark_read(self, connection: sqlite3.Connection, group_id: UUID, up_to: int) -> None:
-        """Have everything up to a number count as read, as far as it is here."""
+        """Mark everything up to a number as read, at most what was fetched."""
         group_key, _ = ensure_group(connection, group_id)
-        up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
+        up_to = min(up_to, self.fetched_up_to(group_id))  # later messages cannot have been seen
         former = read_position.mark_read(connection, group_key, up_to, self._clock.earliest())
         if former < up_to:
             self._set_gone_at(connection, group_key, former, up_to)
@@ -446,7 +446,7 @@ class History:
     def _set_gone_at(
         self, connection: sqlite3.Connection, group_key: int, after: int = 0, up_to: int = erasing.NEVER
     ) -> None:
-        """Work out anew when the messages of a group are gone: those that come after a number, up to another one."""
+        """Update ``gone_at`` of a group's messages with numbers in (after, up_to]."""
         connection.execute(
             f"{erasing.SET_GONE_AT} WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to",
             {"keep": self._keep_after_fetch, "group_key": group_key, "after": after, "up_to": up_to},

@@ -1,7 +1,7 @@
 """The presentation language (RFC 9420 section 2.1): integers, vectors with variable-size lengths, optional values.
 
-A reader takes every value once and is bounded: a vector of structures says how many it takes at most, and all of one
-message together have at most ``MAX_ELEMENTS``.
+Decoding is bounded: each vector of structures has a maximum length, and all vectors of a message together have at most
+``MAX_ELEMENTS`` entries.
 """
 
 import struct
@@ -12,19 +12,19 @@ from typing import Protocol, Self, TypeVar
 from conclave.client.mls.errors import LimitError, MalformedMessageError
 
 MAX_MESSAGE = 4 * 1024 * 1024
-"""Bytes of a message that are looked at."""
+"""Maximum size of a message, in bytes."""
 MAX_ELEMENTS = 16_384
-"""Structures in all vectors of one message together."""
+"""Maximum number of structures in all vectors of a message together."""
 MAX_STATE = 64 * 1024 * 1024
-"""Bytes of a stored state."""
+"""Maximum size of a stored state, in bytes."""
 MAX_STATE_ELEMENTS = 1_048_576
-"""Structures in all vectors of a stored state together."""
+"""Maximum number of structures in all vectors of a stored state together."""
 MAX_EPOCH = (1 << 62) - 1
-"""The last epoch. A group needs a commit for each, and SQLite stores signed numbers of 64 bits."""
+"""The last epoch: SQLite stores signed 64-bit numbers."""
 MAX_SHORT = 255
-"""Bytes of an id, a hash or a nonce."""
+"""Maximum size of an id, a hash or a nonce, in bytes."""
 MAX_NUMBERS = 1_024
-"""Numbers in one vector of numbers, such as a list of capabilities."""
+"""Maximum length of a vector of numbers, such as a list of capabilities."""
 VARINT_LENGTHS = ((1 << 6, 1, 0x00), (1 << 14, 2, 0x40), (1 << 30, 4, 0x80))
 
 T = TypeVar("T")
@@ -35,37 +35,37 @@ class Encodable(Protocol):
     """A structure of the protocol."""
 
     def encode(self) -> bytes:
-        """Return the structure as it goes over the wire."""
+        """Return the encoded structure."""
         ...
 
 
 def varint(value: int) -> bytes:
-    """Encode a length, in as few bytes as it takes (section 2.1.2)."""
+    """Encode a length, in the shortest form (section 2.1.2)."""
     for bound, length, prefix in VARINT_LENGTHS:
         if value < bound:
             encoded = bytearray(value.to_bytes(length, "big"))
             encoded[0] |= prefix
             return bytes(encoded)
-    raise LimitError("a vector is longer than the protocol can say")
+    raise LimitError("a vector is longer than the protocol allows")
 
 
 def uint8(value: int) -> bytes:
-    """Encode a number of 8 bits."""
+    """Encode an 8-bit number."""
     return value.to_bytes(1, "big")
 
 
 def uint16(value: int) -> bytes:
-    """Encode a number of 16 bits."""
+    """Encode a 16-bit number."""
     return value.to_bytes(2, "big")
 
 
 def uint32(value: int) -> bytes:
-    """Encode a number of 32 bits."""
+    """Encode a 32-bit number."""
     return value.to_bytes(4, "big")
 
 
 def uint64(value: int) -> bytes:
-    """Encode a number of 64 bits."""
+    """Encode a 64-bit number."""
     return value.to_bytes(8, "big")
 
 
@@ -95,7 +95,7 @@ def optional(value: Encodable | None) -> bytes:
 
 
 class ByteReader:
-    """Reads one message from its beginning; what does not fit raises MalformedError, what is too much LimitError."""
+    """Decodes a message. Raises MalformedMessageError for invalid data, and LimitError beyond a limit."""
 
     def __init__(self, data: bytes, at_most: int = MAX_MESSAGE, elements: int = MAX_ELEMENTS) -> None:
         if len(data) > at_most:
@@ -106,7 +106,7 @@ class ByteReader:
         self._elements_left = elements
 
     def fixed(self, length: int) -> bytes:
-        """Read so many bytes."""
+        """Read ``length`` bytes."""
         start, stop = self._position, self._position + length
         if stop > self._end:
             raise MalformedMessageError("a message ends too early")
@@ -114,19 +114,19 @@ class ByteReader:
         return self._data[start:stop]
 
     def uint8(self) -> int:
-        """Read a number of 8 bits."""
+        """Read an 8-bit number."""
         return self.fixed(1)[0]
 
     def uint16(self) -> int:
-        """Read a number of 16 bits."""
+        """Read a 16-bit number."""
         return int.from_bytes(self.fixed(2), "big")
 
     def uint32(self) -> int:
-        """Read a number of 32 bits."""
+        """Read a 32-bit number."""
         return int.from_bytes(self.fixed(4), "big")
 
     def uint64(self) -> int:
-        """Read a number of 64 bits."""
+        """Read a 64-bit number."""
         return int.from_bytes(self.fixed(8), "big")
 
     def epoch(self) -> int:
@@ -138,24 +138,24 @@ class ByteReader:
 
     @property
     def position(self) -> int:
-        """How many bytes have been read."""
+        """The number of bytes read so far."""
         return self._position
 
     def varint(self) -> int:
-        """Read a length; one that is encoded in more bytes than it takes is refused (section 2.1.2)."""
+        """Read a length. Raises MalformedMessageError if it is not in the shortest form (section 2.1.2)."""
         first = self.uint8()
         if first < VARINT_LENGTHS[0][0]:
             return first
         prefix = first >> 6
         if prefix > len(VARINT_LENGTHS) - 1:
-            raise MalformedMessageError("a length begins with bits that mean nothing")
+            raise MalformedMessageError("a length has an invalid prefix")
         value = int.from_bytes(bytes([first & 0x3F]) + self.fixed((1 << prefix) - 1), "big")
         if value < VARINT_LENGTHS[prefix - 1][0]:
-            raise MalformedMessageError("a length is encoded in more bytes than it takes")
+            raise MalformedMessageError("a length is not in the shortest form")
         return value
 
     def opaque(self) -> bytes:
-        """Read ``opaque data<V>``; most are short, and read at once."""
+        """Read ``opaque data<V>``, with a fast path for short data."""
         position = self._position
         if position < self._end and (length := self._data[position]) < VARINT_LENGTHS[0][0]:
             start, stop = position + 1, position + 1 + length
@@ -172,7 +172,7 @@ class ByteReader:
         return data
 
     def vector(self, read: Callable[[Self], T], at_most: int) -> tuple[T, ...]:
-        """Read a vector of structures, by ``read`` each."""
+        """Read a vector of structures, each with ``read``."""
         length = self.varint()
         stop, outer = self._position + length, self._end
         if stop > outer:
@@ -190,7 +190,7 @@ class ByteReader:
         if so_far >= at_most:
             raise LimitError(f"a vector has more than {at_most} entries")
         if self._elements_left < 0:
-            raise LimitError("a message has more entries in its vectors than are looked at")
+            raise LimitError("the vectors of a message have too many entries")
 
     def uint16s(self, at_most: int = MAX_NUMBERS) -> tuple[int, ...]:
         """Read ``uint16 values<V>``."""
@@ -206,37 +206,37 @@ class ByteReader:
             return ()
         count, rest = divmod(len(data), size)
         if rest:
-            raise MalformedMessageError("a vector of numbers ends within a number")
+            raise MalformedMessageError("a vector of numbers has a truncated number")
         if count > at_most:
             raise LimitError(f"a vector has more than {at_most} numbers")
         return struct.unpack(f">{count}{form}", data)
 
     def optional(self, read: Callable[[Self], T]) -> T | None:
-        """Read ``optional<T>``, by ``read`` if it is there (section 2.1.1)."""
+        """Read ``optional<T>``, with ``read`` if it is present (section 2.1.1)."""
         present = self.uint8()
         if present > 1:
-            raise MalformedMessageError("an optional value is neither there nor not there")
+            raise MalformedMessageError("the presence byte of an optional value is invalid")
         return read(self) if present else None
 
     def enum(self, kind: type[E], value: int) -> E:
-        """Return the name of a number that was read."""
+        """Return the enum member of a number."""
         try:
             return kind(value)
         except ValueError:
-            raise MalformedMessageError(f"{value} is no {kind.__name__} that this package knows") from None
+            raise MalformedMessageError(f"{value} is not a known {kind.__name__}") from None
 
     def rest(self) -> bytes:
-        """Read all that is left."""
+        """Read the rest."""
         return self.fixed(self._end - self._position)
 
     def finish(self) -> None:
-        """Say that nothing may be left."""
+        """Raise MalformedMessageError if anything is left."""
         if self._position != self._end:
-            raise MalformedMessageError("a message goes on after its end")
+            raise MalformedMessageError("a message has trailing bytes")
 
 
 def decode(data: bytes, read: Callable[[ByteReader], T], reader_of: Callable[[bytes], ByteReader] = ByteReader) -> T:
-    """Read a structure that fills ``data``. ``reader_of``: how it is bounded."""
+    """Decode a structure that fills ``data``. ``reader_of``: makes the reader, with its limits."""
     reader = reader_of(data)
     value = read(reader)
     reader.finish()
@@ -244,5 +244,5 @@ def decode(data: bytes, read: Callable[[ByteReader], T], reader_of: Callable[[by
 
 
 def state_reader(data: bytes) -> ByteReader:
-    """Return a reader of a stored state, which may be larger than any message."""
+    """Return a reader for a stored state, with larger limits than for messages."""
     return ByteReader(data, MAX_STATE, MAX_STATE_ELEMENTS)

@@ -1,4 +1,4 @@
-"""Commits of a member: making them (RFC 9420 section 12.4.1), and applying own ones and others' (section 12.4.2)."""
+"""Creates commits (RFC 9420 section 12.4.1), and applies own ones and others' (section 12.4.2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,9 +48,9 @@ from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
 
 @dataclass(frozen=True, repr=False)
 class CommitInputs:
-    """What is given from outside when a commit is made or applied.
+    """The application's inputs for creating or applying a commit.
 
-    ``now``: seconds since 1970. ``psks``: the pre-shared keys of the application, by their ids.
+    ``now``: Unix seconds. ``psks``: the application's pre-shared keys, by id.
     """
 
     policy: Policy
@@ -60,7 +60,7 @@ class CommitInputs:
 
 @dataclass(frozen=True, repr=False)
 class OwnPath:
-    """What the keys of an own commit come from."""
+    """The secrets from which the keys of an own commit are derived."""
 
     leaf_private: bytes
     path_secret: bytes
@@ -68,9 +68,9 @@ class OwnPath:
 
 @dataclass(frozen=True)
 class CommitEffect:
-    """What a commit has changed. ``removed_self``: the reader is no member any more, and there is no state.
+    """The changes of a commit. ``removed_self``: the reader was removed, and there is no new state.
 
-    ``proposed``: those whom another member than the committer had proposed to add or to remove.
+    ``proposed``: members whose addition or removal was proposed by another member than the committer.
     """
 
     committer: MlsMember
@@ -87,13 +87,13 @@ class CommitEffect:
 def advance(
     state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
 ) -> tuple[GroupState | None, CommitEffect, EpochSchedule | None]:
-    """Apply a commit whose signature is checked, but for its confirmation tag.
+    """Apply a commit whose signature is verified, without checking its confirmation tag.
 
-    ``own``: if it is an own one. Return no state if the reader was removed.
+    ``own``: for an own commit. Returns no state if the reader was removed.
     """
     content = authenticated.content
     if not isinstance(content.content, Commit):
-        raise InvalidError("a message is no commit")
+        raise InvalidError("a message is not a commit")
     committed = committed_proposals(state, content.content, content.sender)
     staged = stage(state.public, content.content, content.sender, committed, inputs.policy, inputs.now)
     effect = _effect(state, staged, committed)
@@ -121,7 +121,7 @@ def advance(
 def apply_commit(
     state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
 ) -> tuple[GroupState | None, CommitEffect]:
-    """Apply a commit whose signature is checked, and check its confirmation tag."""
+    """Apply a commit whose signature is verified, and check its confirmation tag."""
     new, effect, _ = advance(state, authenticated, own, inputs)
     if new is not None:
         tag = authenticated.auth.confirmation_tag or b""
@@ -186,12 +186,12 @@ def _init_secret(state: GroupState, staged: StagedCommit) -> bytes:
     return external_init_secret(state.suite, state.secrets, kem_output)
 
 
-# Making
+# Creating
 
 
 @dataclass(frozen=True)
 class CommitSpec:
-    """What a commit is to do. ``proposals``: by value. ``references``: those that were sent before."""
+    """The content of a commit. ``proposals``: by value. ``references``: proposals that were sent before."""
 
     proposals: tuple[Proposal, ...] = ()
     references: tuple[CachedProposal, ...] = ()
@@ -201,7 +201,7 @@ class CommitSpec:
 
 @dataclass(frozen=True)
 class CreatedCommit:
-    """A commit that was made. ``after``: the state in which it would leave the group. ``welcome``: for those added."""
+    """A created commit. ``after``: the state of the group after it. ``welcome``: for added members."""
 
     authenticated: AuthenticatedContent
     own: OwnPath
@@ -212,7 +212,7 @@ class CreatedCommit:
 def create_path(
     public: PublicGroupState, applied: AppliedProposals, committer: int, leaf: LeafNode, private: bytes
 ) -> tuple[UpdatePath, OwnPath, PathSecrets]:
-    """Renew the path of a committer, and encrypt it to the group (sections 7.5 and 12.4.1)."""
+    """Create new keys for a committer's path, and encrypt them to the group (sections 7.5 and 12.4.1)."""
     suite, group_id = public.suite, public.context.group_id
     tree = applied.tree.with_room(committer)
     own = OwnPath(hpke.generate_key_pair(suite).private, random_secret(suite))
@@ -231,7 +231,7 @@ def create_path(
 
 
 def create_commit(state: GroupState, spec: CommitSpec, inputs: CommitInputs) -> CreatedCommit:
-    """Make a commit, always with a path. Whatever a receiver checks is checked here too, by the same functions."""
+    """Create a commit with a path. It is checked by the same functions as received ones."""
     sender = member(state.own_index)
     committed = [CommittedProposal(cached.sender, cached.proposal) for cached in spec.references]
     committed += [CommittedProposal(sender, proposal) for proposal in spec.proposals]
@@ -252,7 +252,7 @@ def create_commit(state: GroupState, spec: CommitSpec, inputs: CommitInputs) -> 
 def signed_commit(
     public: PublicGroupState, private: bytes, commit: Commit, sender: Sender, spec: CommitSpec
 ) -> AuthenticatedContent:
-    """Sign a commit; its confirmation tag follows from the signature, and is not there yet."""
+    """Sign a commit, still without its confirmation tag, which depends on the signature."""
     context = public.context
     content = FramedContent(context.group_id, context.epoch, sender, spec.authenticated_data, commit)
     signature = sign(public.suite, spec.wire_format, content, private, context.encode())
@@ -273,9 +273,9 @@ def _welcome(after: GroupState, applied: AppliedProposals, path: PathSecrets, sc
 
 
 def group_info(state: GroupState, *, external_pub: bool) -> GroupInfo:
-    """Sign the state of the group for those who join, with the tree (section 12.4.3).
+    """Return a signed group info with the tree (section 12.4.3).
 
-    ``external_pub``: also with the key by which they may join by themselves.
+    ``external_pub``: include the key for external commits.
     """
     extensions = [Extension(ExtensionType.RATCHET_TREE, state.tree.encode())]
     if external_pub:

@@ -1,4 +1,4 @@
-"""Credentials and extensions (RFC 9420 sections 5.3, 11.1 and 13.4): who a leaf says it is, and what it may carry."""
+"""Credentials and extensions (RFC 9420 sections 5.3, 11.1 and 13.4)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16, U
 
 MAX_EXTENSIONS = 64
 MAX_EXTENSION_BYTES = 16_384
-"""Bytes of all extensions of one list, but for those of a group info, which has the tree among them."""
+"""Maximum size of a list of extensions, except in a group info, where one is the tree."""
 MAX_CERTIFICATES = 16
 MAX_EXTERNAL_SENDERS = 256
 
 
 class CredentialType(IntEnum):
-    """Forms of credentials (section 17.5)."""
+    """Types of credentials (section 17.5)."""
 
     BASIC = 1
     X509 = 2
 
 
 class ExtensionType(IntEnum):
-    """Extensions that this package knows (section 17.3), and that of key packages that are used again and again."""
+    """Extensions that this package knows (section 17.3), including that of key packages of last resort."""
 
     APPLICATION_ID = 1
     RATCHET_TREE = 2
@@ -35,7 +35,7 @@ class ExtensionType(IntEnum):
 
 
 DEFAULT_EXTENSIONS = frozenset(range(1, 6))
-"""Extensions that every client knows: capabilities do not list them (section 7.2)."""
+"""Extensions that every client supports: capabilities do not list them (section 7.2)."""
 LEAF, KEY_PACKAGE, GROUP_CONTEXT, GROUP_INFO = "a leaf", "a key package", "a group context", "a group info"
 PLACES: dict[int, str] = {
     ExtensionType.APPLICATION_ID: LEAF,
@@ -45,21 +45,21 @@ PLACES: dict[int, str] = {
     ExtensionType.EXTERNAL_SENDERS: GROUP_CONTEXT,
     ExtensionType.LAST_RESORT: KEY_PACKAGE,
 }
-"""Where an extension may be (section 17.3). Other types may be anywhere."""
+"""Where an extension may occur (section 17.3). Other types may occur anywhere."""
 DEFAULT_PROPOSALS = frozenset(range(1, 8))
-"""Proposals that every client knows (section 7.2)."""
+"""Proposals that every client supports (section 7.2)."""
 
 
 @dataclass(frozen=True)
 class Certificate(Struct):
-    """A certificate of X.509, which this package only carries."""
+    """An X.509 certificate, which this package does not interpret."""
 
     cert_data: Opaque
 
 
 @dataclass(frozen=True)
 class Credential:
-    """Who a member says it is (section 5.3): ``identity`` if it is basic, else certificates."""
+    """A member's claimed identity (section 5.3): ``identity`` of a basic credential, or certificates."""
 
     credential_type: CredentialType
     identity: bytes = b""
@@ -80,7 +80,7 @@ class Credential:
 
 
 def basic(identity: bytes) -> Credential:
-    """Return the basic credential of an identity."""
+    """Return a basic credential."""
     return Credential(CredentialType.BASIC, identity)
 
 
@@ -101,7 +101,7 @@ def read_extensions(reader: ByteReader) -> tuple[Extension, ...]:
 
 
 def read_large_extensions(reader: ByteReader) -> tuple[Extension, ...]:
-    """Read ``Extension extensions<V>``; two of one type are refused (section 13.4)."""
+    """Read ``Extension extensions<V>``. Raises MalformedMessageError for two of one type (section 13.4)."""
     extensions = reader.vector(Extension.decode, MAX_EXTENSIONS)
     if len({extension.extension_type for extension in extensions}) != len(extensions):
         raise MalformedMessageError("a list has two extensions of one type")
@@ -115,19 +115,19 @@ LargeExtensions: TypeAlias = Annotated[tuple[Extension, ...], FieldEncoding(vect
 
 
 def check_places(extensions: Iterable[Extension], place: str) -> None:
-    """Check that extensions are where their types may be. ``place``: one of those of PLACES."""
+    """Check that extensions may occur at ``place``, one of those of PLACES."""
     if any(PLACES.get(extension.extension_type, place) != place for extension in extensions):
         raise InvalidError(f"{place} has an extension that belongs elsewhere")
 
 
 def find_extension(extensions: Iterable[Extension], extension_type: int) -> bytes | None:
-    """Return the data of the extension of a type, None if it is not there."""
+    """Return the data of the extension of a type; None if there is none."""
     return next((e.extension_data for e in extensions if e.extension_type == extension_type), None)
 
 
 @dataclass(frozen=True)
 class RequiredCapabilities(Struct):
-    """What every member of a group must support (section 11.1)."""
+    """Capabilities that every member of a group must have (section 11.1)."""
 
     extension_types: Uint16s
     proposal_types: Uint16s
@@ -136,7 +136,7 @@ class RequiredCapabilities(Struct):
 
 @dataclass(frozen=True)
 class ExternalSender(Struct):
-    """Who may propose changes without being a member (section 12.1.8.1)."""
+    """A sender outside the group who may propose changes (section 12.1.8.1)."""
 
     signature_key: Opaque
     credential: Credential

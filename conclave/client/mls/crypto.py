@@ -16,7 +16,7 @@ PREFIX = b"MLS 1.0 "
 
 @dataclass(frozen=True)
 class HPKECiphertext(Struct):
-    """What was encrypted to a public key (section 7.6)."""
+    """A ciphertext for a public key (section 7.6)."""
 
     kem_output: Opaque
     ciphertext: Opaque
@@ -70,7 +70,7 @@ def make_proposal_ref(suite: CipherSuite, authenticated_content: bytes) -> bytes
 def expand_with_label(suite: CipherSuite, secret: bytes, label: str, context: bytes, length: int) -> bytes:
     """ExpandWithLabel (section 8)."""
     if not 0 < length <= 255 * suite.kdf.size:
-        raise LimitError("a secret is asked for that is longer than a key can give, or empty")
+        raise LimitError("the length of a derived secret is 0 or too great")
     return suite.kdf.expand(secret, uint16(length) + opaque(PREFIX + label.encode()) + opaque(context), length)
 
 
@@ -95,11 +95,11 @@ def zeros(suite: CipherSuite) -> bytes:
 
 
 def check_equal(one: bytes, other: bytes, sentence: str) -> None:
-    """Compare two secrets or tags in constant time; InvalidError with that sentence if they differ."""
+    """Compare two secrets or tags in constant time; raise InvalidError with ``sentence`` if they differ."""
     if not hmac.compare_digest(one, other):
         raise InvalidError(sentence)
 
 
 def fingerprint(signature_key: bytes) -> str:
-    """Return what people compare: SHA-256 of a public key for signatures, in hexadecimal."""
+    """Return the fingerprint of a public signature key: SHA-256 in hexadecimal."""
     return hashlib.sha256(signature_key).hexdigest()

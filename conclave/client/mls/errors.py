@@ -1,4 +1,4 @@
-"""What can go wrong in MLS: a class for each way to go on, a plain sentence in each error."""
+"""Errors of MLS, with a class for each way to handle them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,35 +9,35 @@ R = TypeVar("R")
 
 
 class MlsError(Exception):
-    """Whatever this package raises. No text of it has a key or a message."""
+    """The base class of this package's errors. No text contains a key or a message."""
 
 
 class MalformedMessageError(MlsError):
-    """The bytes are no message of the protocol."""
+    """The bytes are not a message of the protocol."""
 
 
 class LimitError(MlsError):
-    """Something is larger, or further ahead, than this package takes."""
+    """Something exceeds a limit of this package."""
 
 
 class InvalidError(MlsError):
-    """A check that the protocol demands has failed: the message is refused, and nothing has changed."""
+    """A check required by the protocol has failed: the message is rejected, and nothing has changed."""
 
 
 class ForgedError(InvalidError):
-    """The signature or the tag that shows who a message is from is wrong in this epoch: it is not from its members."""
+    """The signature or membership tag of a message is wrong in this epoch: it is not from a member."""
 
 
 class DisallowedProposalError(InvalidError):
-    """A proposal is of a kind that the application does not take (``Policy.proposals``)."""
+    """A proposal has a type that the application does not allow (``Policy.proposals``)."""
 
 
 class StaleError(MlsError):
-    """The message is of an epoch that is not the group's, and whose keys are not there."""
+    """The message is of another epoch, for which there are no keys."""
 
 
 class ReplayedError(MlsError):
-    """The key of this message is used up: it was read before, or lies too far back."""
+    """The key of this message was used: it was read before, or is too old."""
 
 
 class OwnMessageError(MlsError):
@@ -45,21 +45,21 @@ class OwnMessageError(MlsError):
 
 
 class OutdatedStateError(MlsError):
-    """The message is signed by the reader's own key, and was not made from this state: it is an old one, or a copy."""
+    """The message is signed by the own key but was not made from this state, which is an old one or a copy."""
 
 
 class WrongRecipientError(MlsError):
-    """The message is meant for another group or for other clients."""
+    """The message is for another group or for other clients."""
 
 
 class StateError(MlsError):
-    """The group is not in a state in which this can be done."""
+    """The operation is not possible in the group's current state."""
 
 
 def convert_errors(call: Callable[P, R]) -> Callable[P, R]:
-    """Raise an MlsError for whatever a call raises: what others send must not end the program.
+    """Convert every exception of a call to an MlsError: data from others must not end the program.
 
-    For calls without side effects, at the border of this package.
+    For functions without side effects, at the boundary of this package.
     """
 
     @wraps(call)

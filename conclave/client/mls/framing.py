@@ -1,4 +1,4 @@
-"""Message framing (RFC 9420 section 6): who says what, in which group and epoch, and how that is authenticated."""
+"""Message framing (RFC 9420 section 6): content, sender, group and epoch, and their authentication."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,7 +14,7 @@ from conclave.client.mls.welcome import GroupInfo, Welcome
 
 
 class WireFormat(IntEnum):
-    """What an MLSMessage is (section 17.2)."""
+    """Types of an MLSMessage (section 17.2)."""
 
     PUBLIC_MESSAGE = 1
     PRIVATE_MESSAGE = 2
@@ -24,7 +24,7 @@ class WireFormat(IntEnum):
 
 
 class ContentType(IntEnum):
-    """What a message carries."""
+    """Types of content."""
 
     APPLICATION = 1
     PROPOSAL = 2
@@ -32,7 +32,7 @@ class ContentType(IntEnum):
 
 
 class SenderType(IntEnum):
-    """Who may send."""
+    """Types of senders."""
 
     MEMBER = 1
     EXTERNAL = 2
@@ -42,12 +42,12 @@ class SenderType(IntEnum):
 
 WITH_INDEX = (SenderType.MEMBER, SenderType.EXTERNAL)
 BOUND_TO_GROUP = (SenderType.MEMBER, SenderType.NEW_MEMBER_COMMIT)
-"""Senders whose signature covers the group context: the others do not know it."""
+"""Senders whose signature covers the group context, which others do not know."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sends. ``index``: the leaf of a member, or the place of an external sender in the group's list."""
+    """A sender. ``index``: the leaf index of a member, or the index in the list of external senders."""
 
     sender_type: SenderType
     index: int = 0
@@ -64,30 +64,30 @@ class Sender:
 
 
 def member(leaf_index: int) -> Sender:
-    """Return the sender that is the member at a leaf."""
+    """Return the member at a leaf as a sender."""
     return Sender(SenderType.MEMBER, leaf_index)
 
 
 Content: TypeAlias = bytes | Proposal | Commit
-"""What is said: application data, a proposal or a commit."""
+"""The content of a message: application data, a proposal or a commit."""
 
 
 def content_type_of(content: Content) -> ContentType:
-    """Return of which type a content is."""
+    """Return the type of a content."""
     if isinstance(content, bytes):
         return ContentType.APPLICATION
     return ContentType.COMMIT if isinstance(content, Commit) else ContentType.PROPOSAL
 
 
 def encode_content(content: Content) -> bytes:
-    """Encode what is said, without its type."""
+    """Encode a content without its type."""
     if isinstance(content, bytes):
         return opaque(content)
     return content.encode() if isinstance(content, Commit) else encode_proposal(content)
 
 
 def decode_content(reader: ByteReader, content_type: ContentType) -> Content:
-    """Decode what is said."""
+    """Decode a content of a given type."""
     if content_type == ContentType.APPLICATION:
         return reader.opaque()
     return Commit.decode(reader) if content_type == ContentType.COMMIT else decode_proposal(reader)
@@ -95,7 +95,7 @@ def decode_content(reader: ByteReader, content_type: ContentType) -> Content:
 
 @dataclass(frozen=True, repr=False)
 class FramedContent:
-    """What is said, by whom, where."""
+    """A content with its group, epoch and sender."""
 
     group_id: bytes
     epoch: int
@@ -105,7 +105,7 @@ class FramedContent:
 
     @property
     def content_type(self) -> ContentType:
-        """Of which type it is."""
+        """The type of the content."""
         return content_type_of(self.content)
 
     def encode(self) -> bytes:
@@ -122,7 +122,7 @@ class FramedContent:
 
 @dataclass(frozen=True)
 class FramedContentAuthData:
-    """What authenticates a content (section 6.1); the tag is there if it is a commit."""
+    """The authentication of a content (section 6.1). Commits have a confirmation tag."""
 
     signature: bytes
     confirmation_tag: bytes | None = None
@@ -133,14 +133,14 @@ class FramedContentAuthData:
 
     @classmethod
     def decode_for(cls, reader: ByteReader, content_type: ContentType) -> Self:
-        """Decode what belongs to a content of that type."""
+        """Decode the authentication of a content of a given type."""
         signature = reader.opaque()
         return cls(signature, reader.opaque() if content_type == ContentType.COMMIT else None)
 
 
 @dataclass(frozen=True)
 class AuthenticatedContent:
-    """A content with what authenticates it, as it goes into hashes."""
+    """A content with its authentication, as used in hashes."""
 
     wire_format: WireFormat
     content: FramedContent
@@ -169,7 +169,7 @@ def to_be_signed(wire_format: WireFormat, content: FramedContent, group_context:
 
 @dataclass(frozen=True)
 class PublicMessage:
-    """A message that everybody can read (section 6.2); the membership tag is there if a member sends it."""
+    """An unencrypted message (section 6.2). Those of members have a membership tag."""
 
     content: FramedContent
     auth: FramedContentAuthData
@@ -190,7 +190,7 @@ class PublicMessage:
 
 @dataclass(frozen=True)
 class PrivateMessage(Struct):
-    """A message that members can read (section 6.3)."""
+    """An encrypted message (section 6.3)."""
 
     group_id: Short
     epoch: Epoch
@@ -230,7 +230,7 @@ def decode_message(data: bytes) -> Body:
     """Decode an MLSMessage (section 6)."""
     reader = ByteReader(data)
     if reader.uint16() != MLS10:
-        raise MalformedMessageError("a message is of a version of the protocol that this package does not speak")
+        raise MalformedMessageError("a message has an unsupported version of the protocol")
     body = BODY_CLASSES[reader.enum(WireFormat, reader.uint16())].decode(reader)
     reader.finish()
     return body

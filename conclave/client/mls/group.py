@@ -1,7 +1,7 @@
-"""A group as an application uses it: what a member can do, and what it is told.
+"""The interface of a group for applications.
 
-Each call changes the group as a whole, or raises an MlsError and leaves it as it was. Nothing is written anywhere:
-``to_bytes`` is what to store, before anything that was made is sent.
+Each call changes the group completely, or raises an MlsError and leaves it unchanged. Nothing is written to disk: store
+``to_bytes`` before you send the result of a call.
 """
 
 import os
@@ -47,9 +47,9 @@ NO_PSKS: Mapping[bytes, bytes] = {}
 
 @dataclass(frozen=True)
 class OwnCommit:
-    """An own commit: what to send. It counts when the server gives it back before any other of its epoch.
+    """An own commit to send. It takes effect when it comes back as the first of its epoch.
 
-    ``welcome``: for those whom it adds. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
+    ``welcome``: for added members. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
     """
 
     message: bytes
@@ -60,15 +60,15 @@ class OwnCommit:
 
 
 class MlsGroup:
-    """A member's view of a group. ``policy``: what the application decides; it is not stored."""
+    """A member's view of a group. ``policy``: the application's rules; it is not stored."""
 
     def __init__(self, state: GroupState, policy: Policy) -> None:
         self._current: GroupState | None = state
         self.policy = policy
         self.welcomed_by: MlsMember | None = None
-        """Who has signed the Welcome, if this object has joined by one; it is not stored."""
+        """The signer of the Welcome by which this object has joined; not stored."""
 
-    # Coming in
+    # Joining
 
     @classmethod
     def create(
@@ -80,7 +80,7 @@ class MlsGroup:
         extensions: Sequence[Extension] = (),
         policy: Policy | None = None,
     ) -> Self:
-        """Create a group with the client of ``own`` alone in it; without an id it gets a random one."""
+        """Create a group with the client of ``own`` as its only member. ``group_id``: None: random."""
         chosen = os.urandom(own.suite.kdf.size) if group_id is None else group_id
         policy = policy or Policy()
         return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
@@ -98,13 +98,13 @@ class MlsGroup:
         psks: Mapping[bytes, bytes] = NO_PSKS,
         policy: Policy | None = None,
     ) -> tuple[Self, OwnKeyPackage]:
-        """Join by a Welcome: return the group, and the key package that was used.
+        """Join by a Welcome: return the group, and the used key package.
 
-        Its private keys are to be erased with the state being stored, unless it is one of last resort.
+        Erase the key package's private keys in the transaction that stores the state, unless it is of last resort.
         """
         body = decode_message(welcome)
         if not isinstance(body, Welcome):
-            raise MalformedMessageError("a message is no Welcome")
+            raise MalformedMessageError("a message is not a Welcome")
         policy = policy or Policy()
         inputs = CommitInputs(policy, now, psks)
         state, used, signer = joining.join(body, own_key_packages, inputs, known_groups, tree)
@@ -125,14 +125,14 @@ class MlsGroup:
         authenticated_data: bytes = b"",
         policy: Policy | None = None,
     ) -> tuple[Self, bytes]:
-        """Join by oneself, by a group info: return the group as it is if the commit counts, and the commit.
+        """Join by an external commit: return the group after it, and the commit.
 
-        ``own``: whose identity and signature key to use. ``resync``: an old leaf of the same identity is removed. If
-        another commit of the epoch comes first, this one is void: forget the group, and join again by a newer info.
+        ``own``: has the identity and the signature key. ``resync``: remove an old leaf of the same identity. If another
+        commit of the epoch comes first, this one is void: drop the group, and join again by a newer group info.
         """
         body = decode_message(info)
         if not isinstance(body, GroupInfo):
-            raise MalformedMessageError("a message is no group info")
+            raise MalformedMessageError("a message is not a group info")
         policy = policy or Policy()
         joined = joining.external_join(
             body,
@@ -145,7 +145,7 @@ class MlsGroup:
         return cls(joined.state, policy), joined.message
 
     def copy(self) -> Self:
-        """Return the group as it is now: what is done to the one does not change the other."""
+        """Return an independent copy of the group."""
         return type(self)(self._state, self.policy)
 
     # What is known
@@ -158,7 +158,7 @@ class MlsGroup:
 
     @property
     def is_member(self) -> bool:
-        """Whether this client is in the group; after it was removed there is nothing left of the group's keys."""
+        """Whether this client is a member. After its removal the group's keys are gone."""
         return self._current is not None
 
     @property
@@ -168,7 +168,7 @@ class MlsGroup:
 
     @property
     def group_id(self) -> bytes:
-        """The id."""
+        """The id of the group."""
         return self._state.context.group_id
 
     @property
@@ -178,17 +178,17 @@ class MlsGroup:
 
     @property
     def epoch_authenticator(self) -> bytes:
-        """What is the same for all members of an epoch, and for nobody else (section 8.7)."""
+        """A value that all members of the epoch share, and only they (section 8.7)."""
         return self._state.secrets.epoch_authenticator
 
     @property
     def confirmation_tag(self) -> bytes:
-        """The tag of the commit that began this epoch: by it a member knows that commit among others."""
+        """The confirmation tag of the commit that began this epoch, which identifies the commit."""
         return self._state.public.confirmation_tag
 
     @property
     def has_proposals(self) -> bool:
-        """Whether proposals wait, so that a commit must come before the next message (section 12.4)."""
+        """Whether proposals are pending, so that a commit is needed before the next message (section 12.4)."""
         return must_commit(self._state, self.policy)
 
     @property
@@ -203,7 +203,7 @@ class MlsGroup:
 
     @property
     def own_index(self) -> int:
-        """The leaf of this client."""
+        """The leaf index of this client."""
         return self._state.own_index
 
     @property
@@ -216,12 +216,12 @@ class MlsGroup:
         return self._state.members()
 
     def find(self, identity: bytes) -> MlsMember | None:
-        """Return the member of a basic identity."""
+        """Return the member with a basic identity."""
         return next((one for one in self.members().values() if one.credential.identity == identity), None)
 
     @property
     def pending(self) -> tuple[bytes, ...]:
-        """Own commits for this epoch that have not come back yet, as they were sent."""
+        """Own commits of this epoch that have not come back yet, as sent."""
         return tuple(one.message for one in self._state.pending)
 
     def export_secret(self, label: str, context: bytes, length: int) -> bytes:
@@ -229,11 +229,11 @@ class MlsGroup:
         return export_secret(self.suite, self._state.secrets, label, context, length)
 
     def group_info(self) -> bytes:
-        """Return the signed state of the group, by which others may join by themselves."""
+        """Return a signed group info, for external commits."""
         return encode_message(group_info(self._state, external_pub=True))
 
     def ratchet_tree(self) -> bytes:
-        """Return the tree, for those who want it apart."""
+        """Return the encoded ratchet tree."""
         return self._state.tree.encode()
 
     # Changing the group
@@ -250,10 +250,10 @@ class MlsGroup:
         authenticated_data: bytes = b"",
         private: bool = False,
     ) -> OwnCommit:
-        """Make a commit with new own keys; without anything else it only renews these. It is pending until it counts.
+        """Create a commit with new own keys, which is pending until it comes back. It includes cached proposals.
 
-        ``remove``: leaf indexes. ``extensions``: the new list of the group's. ``psks``: keys of the application that
-        are to flow in, by their ids. ``private``: encrypt the commit too. Proposals that have come are taken along.
+        ``remove``: leaf indexes. ``extensions``: the group's new list. ``psks``: pre-shared keys of the application to
+        include, by id. ``private``: encrypt the commit.
         """
         state, inputs = self._state, CommitInputs(self.policy, now, psks)
         self._check_may_change(state)
@@ -286,20 +286,20 @@ class MlsGroup:
 
     def _check_may_change(self, state: GroupState) -> None:
         if state.ended:
-            raise StateError("the group has ended, and goes on as another one")
+            raise StateError("the group has ended, and was replaced by another one")
         if len(state.pending) >= MAX_PENDING:
-            raise LimitError(f"{MAX_PENDING} own commits of this epoch have not come back")
+            raise LimitError(f"{MAX_PENDING} own commits of this epoch are pending")
 
     def apply_pending(self, now: int, message: bytes | None = None, psks: Mapping[bytes, bytes] = NO_PSKS) -> None:
-        """Apply an own commit without its coming back: ``message``, or the only one that is pending."""
+        """Apply an own commit before it comes back: ``message``, or the only pending one."""
         pending = self._state.pending
         chosen = [one for one in pending if message is None or one.message == message]
         if len(chosen) != 1:
-            raise StateError("there is no such commit of this member that is pending")
+            raise StateError("no such own commit is pending")
         self._apply_own(chosen[0], CommitInputs(self.policy, now, psks))
 
     def drop_pending(self, message: bytes | None = None) -> None:
-        """Forget an own commit that will not be sent: ``message``, or all of them."""
+        """Drop a pending commit that will not be sent: ``message``, or all."""
         state = self._state
         left = tuple(one for one in state.pending if message is not None and one.message != message)
         self._current = replace(state, pending=left)
@@ -310,7 +310,7 @@ class MlsGroup:
         return self._propose(Add(key_package), now, private=private)
 
     def propose_remove(self, leaf_index: int, now: int, *, private: bool = False) -> bytes:
-        """Propose to remove a member, oneself too; return the message."""
+        """Propose to remove a member, or the own leaf; return the message."""
         self._state.tree.member(leaf_index)
         return self._propose(Remove(leaf_index), now, private=private)
 
@@ -341,22 +341,22 @@ class MlsGroup:
 
     @convert_errors
     def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
-        """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
+        """Encrypt application data for this epoch. Raises StateError while proposals are pending (section 12.4)."""
         state = self._state
         if state.ended:
-            raise StateError("the group has ended, and goes on as another one")
+            raise StateError("the group has ended, and was replaced by another one")
         if must_commit(state, self.policy):
-            raise StateError("proposals wait: a commit must come before the next message")
+            raise StateError("proposals are pending: a commit is needed before the next message")
         authenticated = signed(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
         self._current, message = protected(state, authenticated)
         return message
 
     @convert_errors
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
-        """Take a message, in the order of the server; a refused one raises an MlsError and changes nothing.
+        """Process a message, in the server's order. A rejected one raises an MlsError, and changes nothing.
 
-        An own commit that comes back is applied. Another one that comes first makes own ones of the epoch void. Own
-        application messages raise OwnMessageError: what they said is the sender's to remember.
+        An own commit that comes back is applied. If another commit comes first, own ones of the epoch are void. Own
+        application messages raise OwnMessageError: the sender has to store their content.
         """
         state, inputs = self._state, CommitInputs(self.policy, now, psks)
         own = next((one for one in state.pending if one.message == message), None)
@@ -370,7 +370,7 @@ class MlsGroup:
         elif isinstance(body, PublicMessage):
             self._current, received = receive_public(state, body, inputs)
         else:
-            raise MalformedMessageError("a message is none that is sent to a group")
+            raise MalformedMessageError("a message has a type that is not sent to groups")
         return received
 
     def _apply_own(self, own: PendingCommit, inputs: CommitInputs) -> CommitApplied:
@@ -381,11 +381,11 @@ class MlsGroup:
     # Storing
 
     def to_bytes(self) -> bytes:
-        """Return the whole state as it is stored, private keys too."""
+        """Return the stored format of the state, with private keys."""
         return encode_state(self._state)
 
     @classmethod
     @convert_errors
     def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
-        """Return the group as it was stored."""
+        """Return the group from its stored format."""
         return cls(decode_state(data), policy or Policy())

@@ -1,4 +1,4 @@
-"""Hybrid public key encryption (RFC 9180): base mode, one message a context, over X25519 and X448."""
+"""Hybrid public key encryption (RFC 9180): base mode, one message per context, over X25519 and X448."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MODE_BASE = b"\x00"
 
 @dataclass(frozen=True, repr=False)
 class HpkeContext:
-    """What both sides share (section 5.1): the first key and nonce, and the secret that others are exported from."""
+    """The context shared by both sides (section 5.1)."""
 
     key: bytes
     base_nonce: bytes

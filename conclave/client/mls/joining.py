@@ -1,4 +1,4 @@
-"""Coming into a group (RFC 9420 sections 11 and 12.4.3): creating it, by a Welcome, and by an external commit."""
+"""Creates groups, and joins them by a Welcome or an external commit (RFC 9420 sections 11 and 12.4.3)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -60,9 +60,9 @@ def join(
     known_groups: Collection[bytes] = (),
     tree: bytes | None = None,
 ) -> tuple[GroupState, OwnKeyPackage, MlsMember]:
-    """Join by a Welcome (section 12.4.3.1): return the state, which key package was used, and who has signed it.
+    """Join by a Welcome (section 12.4.3.1): return the state, the used key package, and the signer.
 
-    ``known_groups``: ids of the groups that this client is in. ``tree``: the tree, if it comes apart.
+    ``known_groups``: ids of the groups that this client is in. ``tree``: the tree, if the Welcome has none.
     """
     own, secrets = _find_secrets(welcome, own_key_packages)
     suite = own.suite
@@ -70,14 +70,14 @@ def join(
     welcome_secret = derive_welcome_secret(suite, secrets.joiner_secret, psk)
     info = welcome.group_info(suite, welcome_secret)
     if info.group_context.cipher_suite != suite.number:
-        raise InvalidError("a group is of another cipher suite than the key package")
+        raise InvalidError("a group has another cipher suite than the key package")
     public = _checked_public(info, tree, inputs)
     if info.group_context.group_id in known_groups:
-        raise InvalidError("a Welcome leads into a group that this client is in already")
+        raise InvalidError("a Welcome is for a group that this client is already in")
     leaf = own.key_package.leaf_node
     own_index = next((i for i, one in public.tree.leaves() if one == leaf), None)
     if own_index is None or own_index == info.signer:
-        raise InvalidError("a Welcome leads into a group that this client was not added to")
+        raise InvalidError("a Welcome is for a group to which this client was not added")
     keys = {2 * own_index: own.encryption_private}
     if secrets.path_secret is not None:
         keys |= _path_keys(public.tree, info.signer, own_index, secrets.path_secret.path_secret)
@@ -99,12 +99,12 @@ def _find_secrets(welcome: Welcome, own_key_packages: Sequence[OwnKeyPackage]) -
 
 def _joining_psk(psk: PreSharedKeyID, inputs: CommitInputs) -> bytes:
     if psk.psktype != PSKType.EXTERNAL:
-        raise InvalidError("a Welcome needs a key of another epoch, which this client does not have")
+        raise InvalidError("a Welcome needs a resumption key, which this client does not have")
     return external_psk(psk, inputs.psks)
 
 
 def _checked_public(info: GroupInfo, external_tree: bytes | None, inputs: CommitInputs) -> PublicGroupState:
-    """Check a group info and its tree; its confirmation tag can only be checked by those who have the secrets."""
+    """Check a group info and its tree, but not its confirmation tag, which needs the group's secrets."""
     tree, context = info.tree(external_tree), info.group_context
     info.check_signature(tree)
     confirmed = context.confirmed_transcript_hash
@@ -115,14 +115,14 @@ def _checked_public(info: GroupInfo, external_tree: bytes | None, inputs: Commit
 
 
 def _path_keys(tree: RatchetTree, signer: int, own_index: int, path_secret: bytes) -> dict[int, bytes]:
-    """Derive the private keys from the lowest node above both upwards; each must be that of the tree."""
+    """Derive private keys from the common ancestor upwards. Each must match the key in the tree."""
     lowest = tree_math.common_ancestor(signer, own_index)
     nodes = [x for x, _ in tree.filtered_direct_path(signer) if tree_math.level(x) >= tree_math.level(lowest)]
     derived = derive_path(tree.suite, nodes, path_secret)
     for x, pair in derived.keys.items():
         node = tree.parent(x)
         public = b"" if node is None else node.encryption_key
-        check_equal(public, pair.public, "a Welcome gives a key that is not the one in the tree")
+        check_equal(public, pair.public, "a Welcome has a key that differs from the one in the tree")
     return {x: pair.private for x, pair in derived.keys.items()}
 
 
@@ -131,7 +131,7 @@ def _path_keys(tree: RatchetTree, signer: int, own_index: int, path_secret: byte
 
 @dataclass(frozen=True)
 class ExternalJoinResult:
-    """An external commit, and the state that it leads to if it counts. ``message``: the commit as it is sent."""
+    """An external commit, as sent, and the state after it."""
 
     message: bytes
     state: GroupState
@@ -148,15 +148,15 @@ def external_join(
 ) -> ExternalJoinResult:
     """Join by an external commit (section 12.4.3.2).
 
-    ``own``: identity and signature key are taken from it, and new keys made. ``resync``: an own old leaf is removed.
+    ``own``: has the identity and the signature key; other keys are new. ``resync``: remove an old own leaf.
     """
     public = _checked_public(info, tree, inputs)
     suite, leaf = public.suite, own.key_package.leaf_node
     if info.external_pub is None:
-        raise InvalidError("nobody may join this group by itself")
+        raise InvalidError("this group does not allow external commits")
     suite.kem.check_public(info.external_pub, "a group info has an external key")
     if own.suite != suite:
-        raise InvalidError("a group is of another cipher suite than the key package")
+        raise InvalidError("a group has another cipher suite than the key package")
     kem_output, init_secret = external_init(suite, info.external_pub)
     proposals: list[Proposal] = [ExternalInit(kem_output)]
     old = next((i for i, one in public.tree.leaves() if one.credential == leaf.credential), None)

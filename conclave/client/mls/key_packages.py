@@ -1,4 +1,4 @@
-"""Key packages (RFC 9420 section 10): what a client publishes so that it can be added while it is away."""
+"""Key packages (RFC 9420 section 10), which let others add a client while it is offline."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,23 +14,23 @@ from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 BACKDATE_SECONDS = 3_600
-"""Seconds that own leaves are dated back, for those whose clock is behind."""
+"""Seconds by which own leaves are backdated, for clients whose clocks are behind."""
 LIFETIME_SECONDS = 90 * 86_400
-"""Seconds that an own key package may be used."""
+"""Validity of own key packages, in seconds."""
 STORED_VERSION = 1
-"""Version of the stored form."""
+"""Version of the stored format."""
 
 
 def _known_version(reader: ByteReader) -> int:
     version = reader.uint16()
     if version != MLS10:
-        raise MalformedMessageError("a key package is of a version of the protocol that this package does not speak")
+        raise MalformedMessageError("a key package has an unsupported version of the protocol")
     return version
 
 
 @dataclass(frozen=True)
 class KeyPackage(Struct):
-    """A key package. ``init_key``: to which the Welcome is encrypted."""
+    """A key package. ``init_key``: the key to which a Welcome is encrypted."""
 
     version: Annotated[int, FieldEncoding(uint16, _known_version)]
     cipher_suite: Uint16
@@ -45,7 +45,7 @@ class KeyPackage(Struct):
 
     @cached_property
     def encoded(self) -> bytes:
-        """The key package as it goes over the wire."""
+        """The encoded key package."""
         return super().encode()
 
     def encode(self) -> bytes:
@@ -54,7 +54,7 @@ class KeyPackage(Struct):
 
     @property
     def suite(self) -> CipherSuite:
-        """The cipher suite; MalformedError if this package has none of that number."""
+        """The cipher suite. Raises MalformedMessageError if it is not supported."""
         return suite_of(self.cipher_suite)
 
     @property
@@ -71,14 +71,14 @@ class KeyPackage(Struct):
         return replace(self, signature=sign_with_label(self.suite, private, "KeyPackageTBS", self.to_be_signed()))
 
     def is_signed(self) -> bool:
-        """Tell whether the signature is that of the leaf's key."""
+        """Return whether the leaf's key has signed it."""
         key = self.leaf_node.signature_key
         return verify_with_label(self.suite, key, "KeyPackageTBS", self.to_be_signed(), self.signature)
 
 
 @dataclass(frozen=True, repr=False)
 class OwnKeyPackage:
-    """A key package with its private keys, which must not be lost before it is used, nor kept after that."""
+    """A key package with its private keys: store them until it is used, then erase them."""
 
     key_package: KeyPackage
     init_private: bytes
@@ -92,17 +92,17 @@ class OwnKeyPackage:
 
     @property
     def init_pair(self) -> KeyPair:
-        """The keys that a Welcome is encrypted to."""
+        """The key pair for Welcomes."""
         return KeyPair(self.init_private, self.key_package.init_key)
 
     def to_bytes(self) -> bytes:
-        """Return it as it is stored, private keys too."""
+        """Return the stored format, with the private keys."""
         keys = opaque(self.init_private) + opaque(self.encryption_private) + opaque(self.signature_private)
         return uint8(STORED_VERSION) + self.key_package.encode() + keys
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return what was stored."""
+        """Return the key package from its stored format."""
         return decode(data, cls._decode)
 
     @classmethod
@@ -115,9 +115,9 @@ class OwnKeyPackage:
 def create_key_package(
     suite: CipherSuite, identity: bytes, signature_private: bytes, now: int, *, last_resort: bool = False
 ) -> OwnKeyPackage:
-    """Make a key package with new keys.
+    """Create a key package with new keys.
 
-    ``now``: seconds since 1970. ``last_resort``: it may be used more than once, when no other is left.
+    ``now``: Unix seconds. ``last_resort``: may be used more than once, when no other is left.
     """
     init, encryption = hpke.generate_key_pair(suite), hpke.generate_key_pair(suite)
     leaf = LeafNode(

@@ -1,4 +1,4 @@
-"""The key schedule (RFC 9420 section 8): from secret to secret, epoch to epoch. Pure functions."""
+"""The key schedule (RFC 9420 section 8). Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EXTERNAL_INIT_LABEL = b"MLS 1.0 external init secret"
 
 @dataclass(frozen=True)
 class GroupContext(Struct):
-    """What all members agree on (section 8.1). The version of the protocol goes before it."""
+    """The state that all members agree on (section 8.1), encoded after the version of the protocol."""
 
     cipher_suite: Uint16
     group_id: Short
@@ -36,7 +36,7 @@ class GroupContext(Struct):
     def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         if reader.uint16() != MLS10:
-            raise MalformedMessageError("a group is of a version of the protocol that this package does not speak")
+            raise MalformedMessageError("a group has an unsupported version of the protocol")
         return super().decode(reader)
 
     @property
@@ -47,7 +47,7 @@ class GroupContext(Struct):
 
 @dataclass(frozen=True, repr=False)
 class EpochSecrets(Struct):
-    """What is kept of an epoch's secrets (section 8, table 4), but for the encryption secret: see the secret tree."""
+    """The stored secrets of an epoch (section 8, table 4), except the encryption secret: see the secret tree."""
 
     init_secret: Opaque
     sender_data_secret: Opaque
@@ -61,7 +61,7 @@ class EpochSecrets(Struct):
 
 @dataclass(frozen=True, repr=False)
 class EpochSchedule:
-    """What the key schedule gives for one epoch: what is kept, and what is used at once and forgotten."""
+    """All secrets of an epoch: the stored ones, and others that are used once and dropped."""
 
     secrets: EpochSecrets
     joiner_secret: bytes
@@ -81,7 +81,7 @@ def derive_welcome_secret(suite: CipherSuite, joiner_secret: bytes, psk_secret: 
 
 
 def derive_epoch(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes, group_context: bytes) -> EpochSchedule:
-    """Return the secrets of an epoch by its joiner secret."""
+    """Derive the secrets of an epoch from its joiner secret."""
     extracted = suite.kdf.extract(joiner_secret, psk_secret)
     epoch_secret = expand_with_label(suite, extracted, "epoch", group_context, suite.kdf.size)
     return EpochSchedule(
@@ -93,7 +93,7 @@ def derive_epoch(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes, gr
 
 
 def epoch_secrets(suite: CipherSuite, epoch_secret: bytes) -> EpochSecrets:
-    """Return what is derived from an epoch secret and kept."""
+    """Derive the stored secrets from an epoch secret."""
     return EpochSecrets(
         init_secret=derive_secret(suite, epoch_secret, "init"),
         sender_data_secret=derive_secret(suite, epoch_secret, "sender data"),
@@ -107,7 +107,7 @@ def epoch_secrets(suite: CipherSuite, epoch_secret: bytes) -> EpochSecrets:
 
 
 def external_key_pair(suite: CipherSuite, secrets: EpochSecrets) -> KeyPair:
-    """Return the keys by which others may join by themselves (section 8)."""
+    """Return the key pair for external commits (section 8)."""
     return hpke.derive_key_pair(suite, secrets.external_secret)
 
 
@@ -118,7 +118,7 @@ def external_init(suite: CipherSuite, external_pub: bytes) -> tuple[bytes, bytes
 
 
 def external_init_secret(suite: CipherSuite, secrets: EpochSecrets, kem_output: bytes) -> bytes:
-    """Return the init secret that a new member sent (section 8.3)."""
+    """Return the init secret from a new member's KEM output (section 8.3)."""
     context = hpke.setup_base_r(suite, kem_output, external_key_pair(suite, secrets), b"")
     return hpke.export(suite, context, EXTERNAL_INIT_LABEL, suite.kdf.size)
 
@@ -133,12 +133,12 @@ def export_secret(suite: CipherSuite, secrets: EpochSecrets, label: str, context
 
 
 def confirmed_transcript_hash(suite: CipherSuite, interim: bytes, confirmed_input: bytes) -> bytes:
-    """Go on by a commit: ``confirmed_input`` is its ConfirmedTranscriptHashInput."""
+    """Add a commit to the hash. ``confirmed_input``: its ConfirmedTranscriptHashInput."""
     return suite.hash(interim + confirmed_input)
 
 
 def interim_transcript_hash(suite: CipherSuite, confirmed: bytes, confirmation_tag: bytes) -> bytes:
-    """Go on by the confirmation tag of a commit."""
+    """Add the confirmation tag of a commit to the hash."""
     return suite.hash(confirmed + opaque(confirmation_tag))
 
 
@@ -146,14 +146,14 @@ def interim_transcript_hash(suite: CipherSuite, confirmed: bytes, confirmation_t
 
 
 class PSKType(IntEnum):
-    """Where a pre-shared key comes from."""
+    """Sources of a pre-shared key."""
 
     EXTERNAL = 1
     RESUMPTION = 2
 
 
 class ResumptionPSKUsage(IntEnum):
-    """What a key of another epoch is used for."""
+    """Uses of a resumption key."""
 
     APPLICATION = 1
     REINIT = 2
@@ -162,7 +162,7 @@ class ResumptionPSKUsage(IntEnum):
 
 @dataclass(frozen=True)
 class PreSharedKeyID:
-    """Which pre-shared key. External ones have a ``psk_id``; the others usage, group and epoch."""
+    """The id of a pre-shared key. External ones have a ``psk_id``, resumption keys usage, group and epoch."""
 
     psktype: PSKType
     psk_nonce: bytes
@@ -192,7 +192,7 @@ class PreSharedKeyID:
 
 
 def derive_psk_secret(suite: CipherSuite, psks: Sequence[tuple[PreSharedKeyID, bytes]]) -> bytes:
-    """Return the secret of all pre-shared keys of a commit, in its order; zeros if there are none."""
+    """Return the combined secret of a commit's pre-shared keys, in order; zeros if there are none."""
     secret = zeros(suite)
     for index, (which, psk) in enumerate(psks):
         label = which.encode() + uint16(index) + uint16(len(psks))

@@ -1,4 +1,4 @@
-"""What nodes of a ratchet tree contain (RFC 9420 sections 7.1 and 7.2), and how leaves are signed."""
+"""Nodes of a ratchet tree (RFC 9420 sections 7.1 and 7.2), and the signatures of leaves."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -14,9 +14,9 @@ from conclave.client.mls.suites import CipherSuite
 
 MLS10 = 1
 MAX_LEAVES = 4_096
-"""Leaves that a tree may have, blank ones too."""
+"""Maximum number of leaves of a tree, including blank ones."""
 MAX_LEAF = 2_048
-"""Bytes of a leaf. Every leaf is in each group info, and that has to fit into a request."""
+"""Maximum size of a leaf, in bytes: a group info has all leaves, and must fit into a request."""
 
 
 class LeafNodeSource(IntEnum):
@@ -36,7 +36,7 @@ class NodeType(IntEnum):
 
 @dataclass(frozen=True)
 class Lifetime(Struct):
-    """From when to when a key package may be used: seconds since 1970."""
+    """The validity of a key package, in Unix seconds."""
 
     not_before: Uint64
     not_after: Uint64
@@ -44,7 +44,7 @@ class Lifetime(Struct):
 
 @dataclass(frozen=True)
 class Capabilities(Struct):
-    """What a client supports. What this package does not know of it is ignored (section 13.5)."""
+    """What a client supports. Unknown values are ignored (section 13.5)."""
 
     versions: Uint16s
     cipher_suites: Uint16s
@@ -54,9 +54,9 @@ class Capabilities(Struct):
 
 
 def own_capabilities(*, last_resort: bool = False) -> Capabilities:
-    """Return what own leaves say.
+    """Return the capabilities of own leaves.
 
-    The same as leaves of existing clients, their seven suites too, so that nobody can tell the client by its leaf.
+    They equal those of existing clients, including seven suites, so that a leaf does not reveal the client.
     """
     extensions = (int(ExtensionType.LAST_RESORT),) if last_resort else ()
     return Capabilities((MLS10,), tuple(range(1, 8)), extensions, (), (int(CredentialType.BASIC),))
@@ -64,9 +64,9 @@ def own_capabilities(*, last_resort: bool = False) -> Capabilities:
 
 @dataclass(frozen=True)
 class LeafNode:
-    """A leaf: a client's appearance in a group (section 7.2).
+    """A leaf: a client in a group (section 7.2).
 
-    ``lifetime`` is there if the source is a key package, ``parent_hash`` if it is a commit.
+    ``lifetime`` is set if the source is a key package, ``parent_hash`` if it is a commit.
     """
 
     encryption_key: bytes
@@ -81,7 +81,7 @@ class LeafNode:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The leaf as it goes over the wire."""
+        """The encoded leaf."""
         return self._above_signature() + opaque(self.signature)
 
     def encode(self) -> bytes:
@@ -112,7 +112,7 @@ class LeafNode:
         return leaf
 
     def to_be_signed(self, group_id: bytes, leaf_index: int) -> bytes:
-        """LeafNodeTBS: bound to the group and the place in it, but for a key package, which knows of neither."""
+        """Return LeafNodeTBS: includes the group and the leaf index, except in a key package."""
         tbs = self._above_signature()
         if self.leaf_node_source == LeafNodeSource.KEY_PACKAGE:
             return tbs
@@ -124,14 +124,14 @@ class LeafNode:
         return replace(self, signature=sign_with_label(suite, private, "LeafNodeTBS", tbs))
 
     def is_signed(self, suite: CipherSuite, group_id: bytes, leaf_index: int) -> bool:
-        """Tell whether the signature is that of the leaf's own key."""
+        """Return whether the leaf's own key has signed it."""
         tbs = self.to_be_signed(group_id, leaf_index)
         return verify_with_label(suite, self.signature_key, "LeafNodeTBS", tbs, self.signature)
 
 
 @dataclass(frozen=True)
 class ParentNode(Struct):
-    """A parent: the key of a part of the group (section 7.1). Unmerged leaves do not have its private key."""
+    """A parent: the key of a subtree (section 7.1). Unmerged leaves do not have its private key."""
 
     encryption_key: Opaque
     parent_hash: Opaque
@@ -142,11 +142,11 @@ Node: TypeAlias = LeafNode | ParentNode
 
 
 def encode_node(node: Node) -> bytes:
-    """Encode a node that says of which kind it is (section 12.4.3.3)."""
+    """Encode a node with its type (section 12.4.3.3)."""
     return uint8(NodeType.LEAF if isinstance(node, LeafNode) else NodeType.PARENT) + node.encode()
 
 
 def decode_node(reader: ByteReader) -> Node:
-    """Decode a node that says of which kind it is."""
+    """Decode a node with its type."""
     kind = reader.enum(NodeType, reader.uint8())
     return LeafNode.decode(reader) if kind == NodeType.LEAF else ParentNode.decode(reader)

@@ -1,4 +1,4 @@
-"""Parent hashes (RFC 9420 section 7.9): they show that every key in the tree was put there by a member below it."""
+"""Parent hashes (RFC 9420 section 7.9), which prove that each key was set by a member below its node."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,9 @@ def parent_hash(tree: RatchetTree, encryption_key: bytes, above: bytes, sibling_
 
 
 def with_path(tree: RatchetTree, leaf_index: int, public_keys: Mapping[int, bytes]) -> tuple[RatchetTree, bytes]:
-    """Put new keys on the filtered direct path of a leaf, blank the rest of its path (section 7.5).
+    """Set new keys on the filtered direct path of a leaf, and blank the rest of its path (section 7.5).
 
-    Return the tree, and the parent hash that the leaf must have.
+    Return the tree, and the parent hash for the leaf.
     """
     path = tree.filtered_direct_path(leaf_index)
     changes: dict[int, Node | None] = dict.fromkeys(tree_math.direct_path(2 * leaf_index, tree.size))
@@ -29,7 +29,7 @@ def with_path(tree: RatchetTree, leaf_index: int, public_keys: Mapping[int, byte
 
 
 def original_tree_hash(tree: RatchetTree, x: int, blanked: frozenset[int]) -> bytes:
-    """Return the tree hash of ``x`` as it was before the leaves ``blanked`` were added (section 7.9)."""
+    """Return the tree hash of ``x`` before the leaves ``blanked`` were added (section 7.9)."""
     leaves = tree_math.subtree(x)
     below = frozenset(leaf_index for leaf_index in blanked if leaf_index in leaves)
     if not below:
@@ -62,9 +62,9 @@ def _count_matching(tree: RatchetTree, node: ParentNode, child: int, sibling: in
 
 
 def check_parent_hashes(tree: RatchetTree) -> None:
-    """Check that every parent is parent-hash valid: exactly one node below vouches for it (section 7.9.2)."""
+    """Check that every parent is parent-hash valid: exactly one node below matches (section 7.9.2)."""
     for x, node in tree.parents():
         left, right = tree_math.left(x), tree_math.right(x)
         found = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
         if found != 1:
-            raise InvalidError("a tree has a key that no member below it vouches for: its parent hash is wrong")
+            raise InvalidError("the parent hash of a node in a tree is wrong")

@@ -1,6 +1,6 @@
-"""Proposals that wait for a commit (RFC 9420 sections 12.1, 12.2 and 12.4): which are kept, and which taken along.
+"""The cache of proposals for the next commit (RFC 9420 sections 12.1, 12.2 and 12.4).
 
-What a proposal costs is paid when it comes: whether it can be committed alone is tried once, and kept with it.
+Whether a proposal can be committed is tried once, when it arrives, and stored with it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -16,15 +16,15 @@ from conclave.client.mls.state import MAX_CACHED, MAX_CACHED_BYTES, MAX_CACHED_O
 from conclave.client.mls.validation import Policy
 
 INCLUDABLE = (Add, Update, Remove)
-"""Proposals that own commits take along. Members cannot be kept from committing others, as far as the policy goes."""
+"""Proposals that own commits include. Other members may commit any type that the policy allows."""
 
 
 def cache_proposal(
     state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, inputs: CommitInputs
 ) -> GroupState:
-    """Keep a proposal for the next commit, whoever makes it: another may find sound what this member does not.
+    """Cache a proposal for the next commit, even if own commits cannot include it: another member's may.
 
-    Raises InvalidError for a kind that no commit may have here, LimitError if too much waits.
+    Raises InvalidError for a type that the policy does not allow, LimitError if the cache is full.
     """
     check_kind(proposal, inputs.policy)
     sender = authenticated.content.sender
@@ -34,20 +34,20 @@ def cache_proposal(
     new = CachedProposal(reference, sender, proposal, is_committable=False)
     same = [new, *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender))]
     if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
-        raise LimitError("more proposals wait for a commit than are kept")
+        raise LimitError("too many proposals are pending")
     if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
-        raise LimitError("the proposals of a member that wait for a commit have too many bytes")
+        raise LimitError("the pending proposals of a member have too many bytes")
     new = replace(new, is_committable=_can_be_committed(state, new, inputs))
     return replace(state, proposals=(*state.proposals, new))
 
 
 def _quota_key(sender: Sender) -> tuple[SenderType, int]:
-    """Return by what proposals are counted: their sender, all new members together as one."""
+    """Return the key by which proposals are counted: the sender; all new members count as one."""
     return sender.sender_type, sender.index
 
 
 def _can_be_committed(state: GroupState, cached: CachedProposal, inputs: CommitInputs) -> bool:
-    """Make the whole commit, and drop it: also its path and its Welcome may fail."""
+    """Return whether a commit with only this proposal can be created, including its path and Welcome."""
     if not isinstance(cached.proposal, INCLUDABLE):
         return False
     try:
@@ -57,25 +57,25 @@ def _can_be_committed(state: GroupState, cached: CachedProposal, inputs: CommitI
     return True
 
 
-def _is_taken_along(cached: CachedProposal, policy: Policy) -> bool:
-    """Tell whether own commits take a proposal along."""
+def _is_includable(cached: CachedProposal, policy: Policy) -> bool:
+    """Return whether own commits include a proposal."""
     is_outside = cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL
     return cached.is_committable and (policy.admit_new_members or not is_outside)
 
 
 def must_commit(state: GroupState, policy: Policy) -> bool:
-    """Tell whether a commit must come before the next application data (section 12.4)."""
+    """Return whether a commit is needed before the next application message (section 12.4)."""
     own = member(state.own_index)
     return any(
-        _is_taken_along(cached, policy) or (cached.sender == own and isinstance(cached.proposal, Update))
+        _is_includable(cached, policy) or (cached.sender == own and isinstance(cached.proposal, Update))
         for cached in state.proposals
     )
 
 
 def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
-    """Return the cached proposals for the next own commit, besides those that are ``wanted`` in it.
+    """Return the cached proposals for the next own commit, in addition to the proposals ``wanted``.
 
-    A Remove is preferred to an Update, and the newest to older ones (section 12.2). Together they may still fail.
+    Removes are preferred to Updates, and newer to older ones (section 12.2). The combination may still be invalid.
     """
     own = member(state.own_index)
     taken = {claim for proposal in wanted for claim in _conflict_keys(own, proposal)}
@@ -83,14 +83,14 @@ def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy:
     newest_first = state.proposals[::-1]
     for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
         claims = set(_conflict_keys(cached.sender, cached.proposal))
-        if _is_taken_along(cached, policy) and taken.isdisjoint(claims):
+        if _is_includable(cached, policy) and taken.isdisjoint(claims):
             chosen.append(cached)
             taken |= claims
     return tuple(chosen)
 
 
 def _conflict_keys(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
-    """Return what a proposal needs for itself: of two that claim the same, one commit can have only one."""
+    """Yield the keys by which proposals conflict: a commit can have only one for each key."""
     if isinstance(proposal, Remove):
         yield "leaf", proposal.removed
     elif isinstance(proposal, Update):

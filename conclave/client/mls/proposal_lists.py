@@ -1,4 +1,4 @@
-"""Lists of proposals (RFC 9420 sections 12.2 and 12.3): which are valid, and what they change."""
+"""Checks and applies lists of proposals (RFC 9420 sections 12.2 and 12.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from conclave.client.mls.validation import LeafRules, Policy, check_extensions, 
 
 @dataclass(frozen=True)
 class CommittedProposal:
-    """A proposal in a commit, and who proposed it."""
+    """A proposal in a commit, with its sender."""
 
     sender: Sender
     proposal: Proposal
@@ -34,7 +34,7 @@ class CommittedProposal:
 
 @dataclass(frozen=True)
 class AppliedProposals:
-    """A tree and extensions to which a list was applied, and what is left to be done."""
+    """The result of applying a list of proposals: the new tree and extensions, and what remains to be done."""
 
     tree: RatchetTree
     rules: LeafRules
@@ -47,12 +47,12 @@ class AppliedProposals:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """The extensions of the group from now on."""
+        """The new extensions of the group."""
         return self.rules.extensions
 
 
 def leaf_rules(public: PublicGroupState, policy: Policy, now: int) -> LeafRules:
-    """Return by what leaves are judged in an epoch."""
+    """Return the rules for leaves in an epoch."""
     return LeafRules(public.suite, public.context.group_id, public.context.extensions, policy, now)
 
 
@@ -61,13 +61,13 @@ def _count(committed: Sequence[CommittedProposal], kind: type[Proposal]) -> int:
 
 
 def check_kind(proposal: Proposal, policy: Policy) -> None:
-    """Check that the application takes proposals of this kind. Raises UnwantedError."""
+    """Check that the policy allows a proposal's type. Raises DisallowedProposalError."""
     if proposal.proposal_type not in policy.proposals:
-        raise DisallowedProposalError(f"proposals of type {proposal.proposal_type:d} have no use here")
+        raise DisallowedProposalError(f"proposals of type {proposal.proposal_type:d} are not allowed")
 
 
 def check_list(committed: Sequence[CommittedProposal], committer: Sender) -> None:
-    """Check which proposals are together in a commit (section 12.2)."""
+    """Check that the proposals of a commit are valid together (section 12.2)."""
     if committer.sender_type == SenderType.NEW_MEMBER_COMMIT:
         _check_external_list(committed)
     else:
@@ -79,16 +79,16 @@ def check_list(committed: Sequence[CommittedProposal], committer: Sender) -> Non
 
 def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) -> None:
     if _count(committed, ExternalInit):
-        raise InvalidError("a commit of a member is begun like that of a new member")
+        raise InvalidError("a member's commit has an ExternalInit proposal")
     if _count(committed, GroupContextExtensions) > 1:
         raise InvalidError("a commit changes the extensions of the group twice")
     if _count(committed, ReInit) and len(committed) > 1:
-        raise InvalidError("a commit ends the group and does something else besides")
+        raise InvalidError("a commit has ReInit and other proposals")
     changed = []
     for one in committed:
         if isinstance(one.proposal, Update):
             if one.sender.sender_type != SenderType.MEMBER or one.sender.index == committer:
-                raise InvalidError("a commit has an update of the committer, or of nobody")
+                raise InvalidError("a commit has an Update of the committer, or of a sender who is not a member")
             changed.append(one.sender.index)
         elif isinstance(one.proposal, Remove):
             if one.proposal.removed == committer:
@@ -100,19 +100,19 @@ def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) 
 
 def _check_external_list(committed: Sequence[CommittedProposal]) -> None:
     if _count(committed, ExternalInit) != 1:
-        raise InvalidError("a commit of a new member needs one beginning")
+        raise InvalidError("an external commit needs exactly one ExternalInit")
     if _count(committed, Remove) > 1:
-        raise InvalidError("a new member removes more than its old leaf")
+        raise InvalidError("an external commit removes more than one leaf")
     if not all(isinstance(one.proposal, ExternalInit | Remove | PreSharedKey) for one in committed):
-        raise InvalidError("a new member commits something that only members may")
+        raise InvalidError("an external commit has a proposal that only members may commit")
     if any(one.sender.sender_type != SenderType.NEW_MEMBER_COMMIT for one in committed):
-        raise InvalidError("a new member commits a proposal of somebody else")
+        raise InvalidError("an external commit has a proposal of another sender")
 
 
 def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
-    """Check a pre-shared key that is proposed (section 12.1.4)."""
+    """Check a proposed pre-shared key (section 12.1.4)."""
     if psk.psktype == PSKType.RESUMPTION and psk.usage != ResumptionPSKUsage.APPLICATION:
-        raise InvalidError("a pre-shared key is for another use than in a commit")
+        raise InvalidError("a resumption key has a usage that commits do not allow")
     if len(psk.psk_nonce) != public.suite.kdf.size:
         raise InvalidError("a pre-shared key has a nonce of the wrong length")
 
@@ -120,15 +120,15 @@ def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
 def check_successor(old: LeafNode, new: LeafNode) -> None:
     """Check that a leaf may take the place of another (sections 5.3.1 and 7.3)."""
     if new.credential != old.credential:
-        raise InvalidError("a member takes another identity")
+        raise InvalidError("a member changes its identity")
     if new.encryption_key == old.encryption_key:
-        raise InvalidError("a leaf is renewed with its old key")
+        raise InvalidError("a renewed leaf has the old key")
 
 
 def apply(
     public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
 ) -> AppliedProposals:
-    """Check each proposal of a list that may be together, and apply all of them, in the order of section 12.3."""
+    """Check each proposal of a valid list, and apply all, in the order of section 12.3."""
     rules = _rules_after(public, committed, policy, now)
     tree, updated = _with_updates(public.tree, committed, rules)
     tree, removed = _with_removes(tree, committed)
@@ -151,14 +151,14 @@ def apply(
 def _rules_after(
     public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
 ) -> LeafRules:
-    """Check what does not change the tree; return by which extensions the rest is judged."""
+    """Check proposals that do not change the tree; return the rules with the new extensions."""
     rules = leaf_rules(public, policy, now)
     for one in committed:
         check_kind(one.proposal, policy)
         if isinstance(one.proposal, GroupContextExtensions):
             rules = replace(rules, extensions=one.proposal.extensions)
         elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
-            raise InvalidError("a group is to go on in an older version of the protocol")
+            raise InvalidError("a ReInit has an older version of the protocol")
         elif isinstance(one.proposal, PreSharedKey):
             check_psk(one.proposal.psk, public)
     return rules

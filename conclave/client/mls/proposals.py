@@ -1,4 +1,4 @@
-"""Proposals and commits as they go over the wire (RFC 9420 sections 12.1 and 12.4)."""
+"""Proposals and commits (RFC 9420 sections 12.1 and 12.4)."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,7 +14,7 @@ from conclave.client.mls.structs import FieldEncoding, Opaque, Short, Struct, Ui
 from conclave.client.mls.treekem import UpdatePath
 
 MAX_PROPOSALS = 4_096
-"""Proposals in a commit."""
+"""Maximum number of proposals in a commit."""
 
 
 class ProposalType(IntEnum):
@@ -55,7 +55,7 @@ class Remove(Struct):
 
 @dataclass(frozen=True)
 class PreSharedKey(Struct):
-    """Let a pre-shared key flow into the next epoch."""
+    """Include a pre-shared key in the next epoch."""
 
     psk: PreSharedKeyID
     proposal_type: ClassVar = ProposalType.PSK
@@ -63,7 +63,7 @@ class PreSharedKey(Struct):
 
 @dataclass(frozen=True)
 class ReInit(Struct):
-    """End the group, and begin another in its place."""
+    """End the group, and replace it by another."""
 
     group_id: Short
     version: Uint16
@@ -74,7 +74,7 @@ class ReInit(Struct):
 
 @dataclass(frozen=True)
 class ExternalInit(Struct):
-    """Begin the next epoch by a secret that a new member sends."""
+    """Start the next epoch with a new member's secret."""
 
     kem_output: Opaque
     proposal_type: ClassVar = ProposalType.EXTERNAL_INIT
@@ -101,25 +101,25 @@ FROM_EXTERNAL = (Add, Remove, PreSharedKey, ReInit, GroupContextExtensions)
 
 
 def encode_proposal(proposal: Proposal) -> bytes:
-    """Encode a proposal that says of which type it is."""
+    """Encode a proposal with its type."""
     return uint16(proposal.proposal_type) + proposal.encode()
 
 
 def decode_proposal(reader: ByteReader) -> Proposal:
-    """Decode a proposal that says of which type it is."""
+    """Decode a proposal with its type."""
     number = reader.uint16()
     kind = PROPOSAL_CLASSES.get(number)
     if kind is None:
-        raise MalformedMessageError(f"this package has no proposal of type {number}")
+        raise MalformedMessageError(f"proposals of type {number} are not supported")
     return kind.decode(reader)
 
 
 AnyProposal: TypeAlias = Annotated[Proposal, FieldEncoding(encode_proposal, decode_proposal)]
-"""A proposal in a field: it says of which type it is."""
+"""A field with a proposal and its type."""
 
 
 class ProposalOrRefType(IntEnum):
-    """How a commit names a proposal."""
+    """How a commit refers to a proposal."""
 
     PROPOSAL = 1
     REFERENCE = 2
@@ -127,7 +127,7 @@ class ProposalOrRefType(IntEnum):
 
 @dataclass(frozen=True)
 class ProposalOrRef:
-    """A proposal in a commit, or the hash of the message in which it was sent."""
+    """A proposal in a commit, by value or by reference."""
 
     value: Proposal | bytes
 
@@ -146,7 +146,7 @@ class ProposalOrRef:
 
 @dataclass(frozen=True)
 class Commit(Struct):
-    """A commit: what changes, and the committer's new keys."""
+    """A commit: proposals, and the committer's new keys."""
 
     proposals: Annotated[tuple[ProposalOrRef, ...], vector_of(ProposalOrRef, MAX_PROPOSALS)]
     path: Annotated[UpdatePath | None, optional_of(UpdatePath)]

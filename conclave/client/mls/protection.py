@@ -1,4 +1,4 @@
-"""Protecting messages, and taking the protection off (RFC 9420 sections 6.1 to 6.3). Functions over values."""
+"""Protects and unprotects messages (RFC 9420 sections 6.1 to 6.3). Functions over immutable values."""
 
 import hmac
 import os
@@ -28,13 +28,13 @@ from conclave.client.mls.structs import Struct, Uint32, fixed
 from conclave.client.mls.suites import CipherSuite
 
 REUSE_GUARD_BYTES = 4
-"""Bytes of a reuse guard."""
+"""Size of a reuse guard, in bytes."""
 MIN_PADDED_BYTES = 256
 
 
 @dataclass(frozen=True)
 class SenderData(Struct):
-    """Which key a private message is encrypted with (section 6.3.2)."""
+    """Identifies the key of a private message (section 6.3.2)."""
 
     leaf_index: Uint32
     generation: Uint32
@@ -70,10 +70,10 @@ def _membership_tag(
 def protect_public(
     suite: CipherSuite, authenticated: AuthenticatedContent, membership_key: bytes, group_context: bytes
 ) -> PublicMessage:
-    """Make a public message; application data is never sent so (section 6)."""
+    """Create a public message. Raises MalformedMessageError for application data (section 6)."""
     content = authenticated.content
     if content.content_type == ContentType.APPLICATION:
-        raise MalformedMessageError("application data is only sent encrypted")
+        raise MalformedMessageError("application data must be encrypted")
     if content.sender.sender_type != SenderType.MEMBER:
         return PublicMessage(content, authenticated.auth)
     tag = _membership_tag(suite, authenticated, membership_key, group_context)
@@ -83,10 +83,10 @@ def protect_public(
 def unprotect_public(
     suite: CipherSuite, message: PublicMessage, membership_key: bytes, group_context: bytes
 ) -> AuthenticatedContent:
-    """Check the membership tag of a public message; its signature is still to be checked."""
+    """Check the membership tag of a public message, but not its signature."""
     content = message.content
     if content.content_type == ContentType.APPLICATION:
-        raise InvalidError("application data came without being encrypted")
+        raise InvalidError("application data is not encrypted")
     authenticated = AuthenticatedContent(WireFormat.PUBLIC_MESSAGE, content, message.auth)
     if message.membership_tag is not None:
         tag = _membership_tag(suite, authenticated, membership_key, group_context)
@@ -99,16 +99,16 @@ def unprotect_public(
 
 
 def padding_for(length: int) -> int:
-    """Return how many bytes of padding a content gets: in steps, an eighth of the next power of two, 32 at least.
+    """Return the padding for a content: up to a multiple of an eighth of the next power of two, at least of 32.
 
-    The same steps as existing clients take, so that sizes tell little, and not which client it is.
+    The sizes are those of existing clients, so that they reveal little, and not which client it is.
     """
     blind = 1 << (max(MIN_PADDED_BYTES, 1 << length.bit_length()).bit_length() - 4)
     return (length | (blind - 1)) + 1 - length
 
 
 def sender_data_key(suite: CipherSuite, sender_data_secret: bytes, ciphertext: bytes) -> tuple[bytes, bytes]:
-    """Return key and nonce of the sender data, by a sample of the ciphertext (section 6.3.2)."""
+    """Return key and nonce of the sender data, from a sample of the ciphertext (section 6.3.2)."""
     sample = ciphertext[: suite.kdf.size]
     key = expand_with_label(suite, sender_data_secret, "key", sample, suite.aead.key)
     return key, expand_with_label(suite, sender_data_secret, "nonce", sample, suite.aead.nonce)
@@ -128,7 +128,7 @@ def _kind(content_type: ContentType) -> RatchetKind:
 def protect_private(
     suite: CipherSuite, authenticated: AuthenticatedContent, secret_tree: SecretTree, sender_data_secret: bytes
 ) -> tuple[PrivateMessage, SecretTree]:
-    """Make a private message of a member: return it, and the secret tree without its key."""
+    """Create a private message of a member; return it, and the secret tree without its key."""
     content = authenticated.content
     plain = encode_content(content.content) + authenticated.auth.encode()
     plain += bytes(padding_for(len(plain)))
@@ -144,7 +144,7 @@ def protect_private(
 
 
 def open_sender_data(suite: CipherSuite, message: PrivateMessage, sender_data_secret: bytes) -> SenderData:
-    """Decrypt who sent a private message, and in which generation."""
+    """Decrypt the sender data of a private message."""
     key, nonce = sender_data_key(suite, sender_data_secret, message.ciphertext)
     data = suite.aead.open(key, nonce, message.sender_data_aad(), message.encrypted_sender_data)
     return decode(data, SenderData.decode)
@@ -158,9 +158,9 @@ def unprotect_private(
     own_index: int,
     is_member: Callable[[int], bool],
 ) -> tuple[AuthenticatedContent, SecretTree]:
-    """Decrypt a private message; its signature is still to be checked. Return also the secret tree without its key.
+    """Decrypt a private message without checking its signature; return it, and the secret tree without its key.
 
-    The reader's own is decrypted only if its key was not used yet, so that it was not made from this state.
+    An own message is decrypted only if its key is unused: then it was not made from this state.
     """
     sender = open_sender_data(suite, message, sender_data_secret)
     if not is_member(sender.leaf_index):

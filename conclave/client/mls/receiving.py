@@ -1,4 +1,4 @@
-"""Messages that come (RFC 9420 sections 6, 12.1, 12.4.2 and 15.2): checked in full before anything changes."""
+"""Received messages (RFC 9420 sections 6, 12.1, 12.4.2 and 15.2), checked completely before anything changes."""
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -28,7 +28,7 @@ from conclave.client.mls.state import (
 
 @dataclass(frozen=True, repr=False)
 class ApplicationMessage:
-    """What a member said. ``sender``: who was at that leaf in the epoch of the message."""
+    """A member's application message. ``sender``: the member at that leaf in the message's epoch."""
 
     sender: MlsMember
     data: bytes
@@ -38,7 +38,7 @@ class ApplicationMessage:
 
 @dataclass(frozen=True)
 class ProposalArrived:
-    """A proposal came, and waits for a commit."""
+    """A proposal arrived, and was cached."""
 
     sender: Sender
     proposal: Proposal
@@ -47,7 +47,7 @@ class ProposalArrived:
 
 @dataclass(frozen=True)
 class CommitApplied:
-    """A commit came, and the group is in another epoch. ``own``: it was this member's, or the one it came in by."""
+    """A commit was applied. ``own``: this member's, or the one by which it joined."""
 
     effect: CommitEffect | None
     authenticated_data: bytes
@@ -61,7 +61,7 @@ Received: TypeAlias = ApplicationMessage | ProposalArrived | CommitApplied
 def receive_private(
     state: GroupState, message: PrivateMessage, inputs: CommitInputs
 ) -> tuple[GroupState | None, Received]:
-    """Take a private message: of this epoch anything, of the last few application data."""
+    """Process a private message: any content of this epoch, or application data of a few past epochs."""
     state.check_group(message.group_id)
     if message.epoch != state.context.epoch:
         return _receive_late(state, message)
@@ -87,7 +87,7 @@ def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupStat
     if message.epoch > state.context.epoch:
         raise StaleError(f"a message is of epoch {message.epoch}, which the group has not reached")
     if message.content_type != ContentType.APPLICATION:
-        raise StaleError(f"a change of the group is for epoch {message.epoch}, which is over")
+        raise StaleError(f"a proposal or commit is of past epoch {message.epoch}")
     past = state.past_epoch(message.epoch)
     authenticated, secret_tree = unprotect_private(
         state.suite,
@@ -104,31 +104,31 @@ def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupStat
 
 
 def _check_not_own(sender: int, own_index: int) -> None:
-    """Say that whatever the own key has signed was made from this state. Its message keys would be used twice."""
+    """Raise OutdatedStateError for a message that another copy of this state has made: keys would be used twice."""
     if sender == own_index:
-        raise OutdatedStateError("a message is signed by the reader's own key, and was not made from this state")
+        raise OutdatedStateError("a message is signed by the own key, but was not made from this state")
 
 
 def _application_message(authenticated: AuthenticatedContent, sender: MlsMember) -> ApplicationMessage:
     content = authenticated.content
     data = content.content
     if not isinstance(data, bytes):
-        raise InvalidError("a message is no application data")
+        raise InvalidError("a message is not application data")
     return ApplicationMessage(sender, data, content.authenticated_data, content.epoch)
 
 
 def receive_public(
     state: GroupState, message: PublicMessage, inputs: CommitInputs
 ) -> tuple[GroupState | None, Received]:
-    """Take a public message: a proposal or a commit of this epoch."""
+    """Process a public message: a proposal or a commit of this epoch."""
     content = message.content
     state.check_group(content.group_id)
     if content.epoch != state.context.epoch:
         _check_late_change(state, message)
-        raise StaleError(f"a change of the group is for epoch {content.epoch}, the group is in {state.context.epoch}")
+        raise StaleError(f"a proposal or commit is of epoch {content.epoch}, the group is in {state.context.epoch}")
     is_own = content.sender == Sender(SenderType.MEMBER, state.own_index)
     if is_own and not isinstance(content.content, Commit):
-        raise OwnMessageError("a proposal is the reader's own: it waits for a commit already")
+        raise OwnMessageError("a proposal is the reader's own, and is already cached")
     context = state.context.encode()
     authenticated = unprotect_public(state.suite, message, state.secrets.membership_key, context)
     check_signature(state.suite, authenticated, _signature_key(state, authenticated), context)
@@ -138,7 +138,7 @@ def receive_public(
 
 
 def _check_late_change(state: GroupState, message: PublicMessage) -> None:
-    """Check the signature of a change for a past epoch that is known: it was really made for that one, and lost."""
+    """Check the signature of a proposal or commit of a known past epoch: a valid one came too late."""
     content = message.content
     past = next((each for each in state.past if each.context.epoch == content.epoch), None)
     if past is None:
@@ -155,20 +155,20 @@ def _check_late_change(state: GroupState, message: PublicMessage) -> None:
 
 
 def _signature_key(state: GroupState, authenticated: AuthenticatedContent) -> bytes:
-    """Return the key that must have signed a message, by the type of its sender (section 6.1)."""
+    """Return the key that must have signed a message, by its sender type (section 6.1)."""
     sender, content = authenticated.content.sender, authenticated.content.content
     if sender.sender_type == SenderType.MEMBER:
         return state.tree.member(sender.index).signature_key
     if sender.sender_type == SenderType.NEW_MEMBER_COMMIT:
         if not isinstance(content, Commit) or content.path is None:
-            raise InvalidError("a new member sent something else than a commit with its keys")
+            raise InvalidError("a new member sent a message other than a commit with a path")
         return content.path.leaf_node.signature_key
     if sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL:
         if not isinstance(content, Add):
-            raise InvalidError("somebody outside the group proposes something else than to be added")
+            raise InvalidError("a new member proposes a change other than its Add")
         return content.key_package.leaf_node.signature_key
     if not isinstance(content, FROM_EXTERNAL):
-        raise InvalidError("an external sender sent what only members may")
+        raise InvalidError("an external sender sent a message that only members may send")
     data = find_extension(state.context.extensions, ExtensionType.EXTERNAL_SENDERS)
     senders = () if data is None else decode(data, read_external_senders)
     if sender.index >= len(senders):
@@ -183,7 +183,7 @@ def _take_handshake(
     if isinstance(content.content, Commit):
         return take_commit(state, authenticated, None, inputs)
     if isinstance(content.content, bytes):
-        raise InvalidError("application data came without being encrypted")
+        raise InvalidError("application data is not encrypted")
     state = cache_proposal(state, authenticated, content.content, inputs)
     return state, ProposalArrived(content.sender, content.content, content.authenticated_data)
 
@@ -191,7 +191,7 @@ def _take_handshake(
 def take_commit(
     state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
 ) -> tuple[GroupState | None, CommitApplied]:
-    """Apply a commit. Own commits for this epoch that are still pending are void with it."""
+    """Apply a commit. Pending own commits of this epoch become void."""
     new, effect = apply_commit(state, authenticated, own, inputs)
     data = authenticated.content.authenticated_data
     return new, CommitApplied(effect, data, state.context.epoch + 1, own is not None)

@@ -1,6 +1,6 @@
-"""The secret tree (RFC 9420 section 9): a key for every message, and what is used is not kept.
+"""The secret tree (RFC 9420 section 9): a key for each message, dropped after its use.
 
-Values again: taking a key returns it with another tree, in which neither the key is nor what it came from.
+Trees are immutable: taking a key returns it with a new tree, without the key and the secrets it was derived from.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from conclave.client.mls.structs import Opaque, Struct, Uint32, vector_of
 from conclave.client.mls.suites import CipherSuite
 
 MAX_AHEAD = 1_024
-"""How many messages of a sender may be missing before one that is read."""
+"""Maximum number of missing messages of a sender before one that is read."""
 MAX_SKIPPED = 1_024
-"""Keys of missing messages that are kept for a sender; the oldest go first."""
+"""Maximum number of stored keys of a sender's missing messages; the oldest are dropped first."""
 MAX_SKIPPED_TOGETHER = 8_192
-"""Keys of missing messages that are kept for all senders of an epoch; those go first who have most."""
+"""Maximum number of stored keys of missing messages in an epoch; those of the sender with most are dropped first."""
 MAX_GENERATION = (1 << 32) - 1
 
 
@@ -43,7 +43,7 @@ class MessageKey(Struct):
 
 @dataclass(frozen=True, repr=False)
 class Ratchet(Struct):
-    """A sender's keys from ``generation`` on, and those before it that were not used (section 9.1)."""
+    """A sender's keys from ``generation`` on, and unused ones before it (section 9.1)."""
 
     secret: Opaque
     generation: Uint32 = 0
@@ -52,7 +52,7 @@ class Ratchet(Struct):
     def next_key(self, suite: CipherSuite) -> tuple[MessageKey, "Ratchet"]:
         """Return the next key, and the ratchet after it."""
         if self.generation >= MAX_GENERATION:
-            raise LimitError("a member has sent as many messages in this epoch as there are keys")
+            raise LimitError("a member has used all its keys of this epoch")
         key = MessageKey(
             self.generation,
             derive_tree_secret(suite, self.secret, "key", self.generation, suite.aead.key),
@@ -66,7 +66,7 @@ class Ratchet(Struct):
         if generation < self.generation:
             found = next((key for key in self.skipped if key.generation == generation), None)
             if found is None:
-                raise ReplayedError("a message was read before, or comes too late")
+                raise ReplayedError("a message was read before, or is too late")
             left = tuple(key for key in self.skipped if key is not found)
             return found, Ratchet(self.secret, self.generation, left)
         if generation - self.generation > MAX_AHEAD:
@@ -83,7 +83,7 @@ Ratchets: TypeAlias = Mapping[tuple[int, RatchetKind], Ratchet]
 
 
 def _trim_skipped(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
-    """Drop the oldest keys of whoever has most, until there are no more than are kept for all."""
+    """Drop the oldest skipped keys of the senders with most, down to MAX_SKIPPED_TOGETHER."""
     while (over := sum(len(ratchet.skipped) for ratchet in ratchets.values()) - MAX_SKIPPED_TOGETHER) > 0:
         whose = max(ratchets, key=lambda which: len(ratchets[which].skipped))
         ratchet = ratchets[whose]
@@ -92,7 +92,7 @@ def _trim_skipped(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
 
 @dataclass(frozen=True, repr=False)
 class SecretTree:
-    """The secrets of nodes that are not used yet, and the ratchets of members that are under way."""
+    """The unused secrets of nodes, and the ratchets of members who have sent."""
 
     suite: CipherSuite
     size: int
@@ -105,14 +105,14 @@ class SecretTree:
         return cls(suite, size, {tree_math.root(size): encryption_secret}, {})
 
     def _with_ratchets(self, leaf_index: int) -> "SecretTree":
-        """Derive both ratchets of a member, and forget the secrets that lead there."""
+        """Derive both ratchets of a member, and drop the secrets above them."""
         if (leaf_index, RatchetKind.APPLICATION) in self.ratchets:
             return self
         x, nodes = 2 * leaf_index, dict(self.nodes)
         path = [x, *tree_math.direct_path(x, self.size)]
         known = next((above for above in path if above in nodes), None)
         if known is None:
-            raise InvalidError("a member's keys are not there")
+            raise InvalidError("there are no keys of a member")
         while known != x:
             secret, left, right = nodes.pop(known), tree_math.left(known), tree_math.right(known)
             nodes[left] = expand_with_label(self.suite, secret, "tree", b"left", self.suite.kdf.size)
@@ -125,7 +125,7 @@ class SecretTree:
         return SecretTree(self.suite, self.size, nodes, ratchets)
 
     def with_ratchet(self, leaf_index: int, kind: RatchetKind, ratchet: Ratchet) -> "SecretTree":
-        """Return the tree with a ratchet that has moved on."""
+        """Return the tree with an advanced ratchet."""
         ratchets = {**self.ratchets, (leaf_index, kind): ratchet}
         if len(ratchet.skipped) > 1:
             _trim_skipped(ratchets)
@@ -137,13 +137,13 @@ class SecretTree:
         return ratchet.generation if ratchet else 0
 
     def next_key(self, leaf_index: int, kind: RatchetKind) -> tuple[MessageKey, "SecretTree"]:
-        """Return the key of the next message to be sent, and the tree without it."""
+        """Return the key for the next message to send, and the tree without it."""
         tree = self._with_ratchets(leaf_index)
         key, ratchet = tree.ratchets[leaf_index, kind].next_key(self.suite)
         return key, tree.with_ratchet(leaf_index, kind, ratchet)
 
     def take(self, leaf_index: int, kind: RatchetKind, generation: int) -> tuple[MessageKey, "SecretTree"]:
-        """Return the key of a message that was received, and the tree without it."""
+        """Return the key of a received message, and the tree without it."""
         if not 0 <= leaf_index < self.size:
             raise InvalidError(f"there is no member {leaf_index}")
         tree = self._with_ratchets(leaf_index)
@@ -151,7 +151,7 @@ class SecretTree:
         return key, tree.with_ratchet(leaf_index, kind, ratchet)
 
     def encode(self) -> bytes:
-        """Encode, to be stored."""
+        """Return the stored format."""
         nodes = b"".join(uint32(x) + opaque(secret) for x, secret in self.nodes.items())
         ratchets = b"".join(
             uint32(leaf) + uint8(kind) + ratchet.encode() for (leaf, kind), ratchet in self.ratchets.items()
@@ -160,10 +160,10 @@ class SecretTree:
 
     @classmethod
     def decode(cls, suite: CipherSuite, reader: ByteReader) -> Self:
-        """Decode what was stored."""
+        """Decode the stored format."""
         size = reader.uint32()
         if not 0 < size <= MAX_LEAVES or size & (size - 1):
-            raise MalformedMessageError("a stored tree of keys has no possible size")
+            raise MalformedMessageError("a stored secret tree has an invalid size")
         nodes = reader.vector(lambda one: (one.uint32(), one.opaque()), tree_math.node_width(size))
         ratchets = reader.vector(
             lambda one: ((one.uint32(), one.enum(RatchetKind, one.uint8())), Ratchet.decode(one)), 2 * size

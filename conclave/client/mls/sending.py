@@ -1,4 +1,4 @@
-"""Messages that go (RFC 9420 section 6): signed by this member, and protected by the keys of the epoch."""
+"""Signs and protects messages to send (RFC 9420 section 6)."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from conclave.client.mls.state import GroupState
 def signed(
     state: GroupState, content: Content, authenticated_data: bytes, wire_format: WireFormat
 ) -> AuthenticatedContent:
-    """Sign a content as this member; a commit is made elsewhere, since it has a tag too."""
+    """Sign a content as this member. Commits are created in ``commits``, since they need a tag."""
     context = state.context
     framed = FramedContent(context.group_id, context.epoch, member(state.own_index), authenticated_data, content)
     signature = sign(state.suite, wire_format, framed, state.signature_private, context.encode())
@@ -28,7 +28,7 @@ def signed(
 
 
 def protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[GroupState, bytes]:
-    """Return a message as it is sent, and the state in which its key is used up."""
+    """Return the state without the used key, and the encoded message."""
     if authenticated.wire_format == WireFormat.PUBLIC_MESSAGE:
         context = state.context.encode()
         public = protect_public(state.suite, authenticated, state.secrets.membership_key, context)
@@ -40,5 +40,5 @@ def protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[G
 
 def _sendable(message: bytes) -> bytes:
     if len(message) > MAX_MESSAGE:
-        raise LimitError(f"a message has {len(message)} bytes, more than the {MAX_MESSAGE} that are read")
+        raise LimitError(f"a message has {len(message)} bytes, more than {MAX_MESSAGE}")
     return message

@@ -1,4 +1,4 @@
-"""What a member knows of a group: a value for each state. What changes a state returns another one."""
+"""The state of a group, as immutable values. Changes return a new state."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.tree import RatchetTree
 
 MAX_PAST = 3
-"""Past epochs whose late messages can be read."""
+"""Number of past epochs whose late messages can be read."""
 MAX_CACHED = 1_024
-"""Proposals that wait for a commit."""
+"""Maximum number of cached proposals."""
 MAX_CACHED_OF_ONE = 64
-"""Proposals of one sender that wait for a commit; all new members together count as one."""
+"""Maximum number of cached proposals of one sender; all new members together count as one."""
 MAX_CACHED_BYTES = 262_144
-"""Bytes of the proposals of one sender that wait for a commit, as they are stored."""
+"""Maximum stored size of the cached proposals of one sender, in bytes."""
 MAX_PENDING = 32
-"""Own commits that wait for the server to tell which commit counts."""
+"""Maximum number of own commits of an epoch that have not come back."""
 
 
 @dataclass(frozen=True)
 class PublicGroupState:
-    """What all members know of an epoch, and others may."""
+    """The public state of an epoch."""
 
     context: GroupContext
     tree: RatchetTree
@@ -44,7 +44,7 @@ class PublicGroupState:
 
 @dataclass(frozen=True)
 class MlsMember(Struct):
-    """A member, as the leaf at ``leaf_index`` says; whether it is true is the application's to judge."""
+    """A member, by the leaf at ``leaf_index``. The application must verify its identity."""
 
     leaf_index: Uint32
     credential: Credential
@@ -65,7 +65,7 @@ def members_of(tree: RatchetTree) -> dict[int, MlsMember]:
 class CachedProposal(Struct):
     """A proposal that was sent in this epoch.
 
-    ``reference``: by which a commit names it. ``sound``: an own commit could take it along, as far as it goes alone.
+    ``reference``: its id in commits. ``is_committable``: a commit with only this proposal would be valid.
     """
 
     reference: Opaque
@@ -76,9 +76,9 @@ class CachedProposal(Struct):
 
 @dataclass(frozen=True, repr=False)
 class PendingCommit:
-    """An own commit that was made, but does not count before the server says so.
+    """An own commit that has not come back from the server.
 
-    ``message``: as it was sent. ``leaf_private``, ``path_secret``: what the new keys come from.
+    ``message``: as sent. ``leaf_private``, ``path_secret``: the secrets of the new keys.
     """
 
     message: bytes
@@ -89,7 +89,7 @@ class PendingCommit:
 
 @dataclass(frozen=True, repr=False)
 class PastEpoch:
-    """What is kept of a past epoch, to read messages that come late."""
+    """The stored part of a past epoch, to read late messages."""
 
     context: GroupContext
     own_index: int
@@ -101,11 +101,11 @@ class PastEpoch:
 
 @dataclass(frozen=True, repr=False)
 class GroupState:
-    """The state of a member.
+    """A member's state of a group.
 
-    ``private_keys``: by node, the own leaf's too. ``updates``: private keys of own Update proposals, by public key.
-    ``pending``: own commits for this epoch. ``past``: the newest first. ``entered_by``: the hash of the external commit
-    by which this member came in, in its first epoch. ``ended``: a ReInit was committed, nothing more may be sent.
+    ``private_keys``: by node, including the own leaf. ``updates``: private keys of own Update proposals, by public key.
+    ``pending``: own commits of this epoch. ``past``: newest first. ``entered_by``: in the first epoch after joining,
+    the hash of the own external commit. ``ended``: a ReInit was committed, and nothing may be sent.
     """
 
     public: PublicGroupState
@@ -141,7 +141,7 @@ class GroupState:
         return members_of(self.tree)
 
     def as_past(self) -> PastEpoch:
-        """Return what is kept of this epoch when another has begun."""
+        """Return the part of this epoch that is stored after its end."""
         return PastEpoch(
             context=self.context,
             own_index=self.own_index,
@@ -152,25 +152,25 @@ class GroupState:
         )
 
     def past_epoch(self, epoch: int) -> PastEpoch:
-        """Return a past epoch; StaleError if its keys are not there."""
+        """Return a past epoch. Raises StaleError if there are no keys of it."""
         found = next((past for past in self.past if past.context.epoch == epoch), None)
         if found is None:
-            raise StaleError(f"a message is of epoch {epoch}, whose keys are not there; the group is in another")
+            raise StaleError(f"a message is of epoch {epoch}, for which there are no keys")
         return found
 
     def with_past(self, past: PastEpoch) -> "GroupState":
-        """Return the state with a past epoch in which a key was used."""
+        """Return the state with an updated past epoch."""
         same = past.context.epoch
         return replace(self, past=tuple(past if one.context.epoch == same else one for one in self.past))
 
     def check_group(self, group_id: bytes) -> None:
-        """Say that a message must be of this group."""
+        """Raise WrongRecipientError for a message of another group."""
         if group_id != self.context.group_id:
             raise WrongRecipientError("a message is of another group")
 
 
 def message_hash(message: bytes) -> bytes:
-    """Return by what an own message is known when it comes back."""
+    """Return the hash by which an own message is recognized when it comes back."""
     return hashlib.sha256(message).digest()
 
 
@@ -181,6 +181,6 @@ def new_epoch_state(
     keys: Mapping[int, bytes],
     schedule: EpochSchedule,
 ) -> GroupState:
-    """Return the state of a member at the beginning of an epoch, without a past."""
+    """Return a member's state at the start of an epoch, without past epochs."""
     tree = SecretTree.create(public.suite, public.tree.size, schedule.encryption_secret)
     return GroupState(public, own_index, signature_private, keys, schedule.secrets, tree)

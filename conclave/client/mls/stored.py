@@ -1,6 +1,6 @@
-"""The stored form of a group's state: versioned, in the codec of the protocol, and bounded as what comes from outside.
+"""The stored format of a group's state: versioned, in the protocol's encoding, with limits as for received messages.
 
-It has private keys in it. What is used up is not in it: the keeper of the stored form erases the one that it replaces.
+It contains private keys, without used ones: the application must erase the former version when it stores a new one.
 """
 
 from conclave.client.mls.codec import ByteReader, decode, opaque, state_reader, uint8, uint32, vector
@@ -27,7 +27,7 @@ MAX_NODES = 2 * MAX_LEAVES
 
 
 def encode_state(state: GroupState) -> bytes:
-    """Return the state as it is stored."""
+    """Return the stored format of a state."""
     keys = b"".join(uint32(x) + opaque(private) for x, private in state.private_keys.items())
     updates = b"".join(opaque(public) + opaque(private) for public, private in state.updates.items())
     parts = (
@@ -49,7 +49,7 @@ def encode_state(state: GroupState) -> bytes:
 
 
 def decode_state(data: bytes) -> GroupState:
-    """Return the state that was stored."""
+    """Return the state from its stored format."""
     return decode(data, _decode_state, state_reader)
 
 
@@ -74,7 +74,7 @@ def _decode_state(reader: ByteReader) -> GroupState:
     )
     state.tree.member(state.own_index)
     if any(x >= len(state.tree.nodes) for x in state.private_keys):
-        raise MalformedMessageError("a stored group has keys of nodes that it does not have")
+        raise MalformedMessageError("a stored group has keys of nodes outside its tree")
     return state
 
 

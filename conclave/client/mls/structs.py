@@ -1,4 +1,4 @@
-"""Structures whose fields follow one another. Each field says once, in its annotation, how it is written and read."""
+"""Structures of consecutive fields, whose annotations define their encoding."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -22,7 +22,7 @@ from conclave.client.mls.codec import (
 
 
 class FieldEncoding(NamedTuple):
-    """How a value goes over the wire."""
+    """How a value is encoded and decoded."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[ByteReader], Any]
@@ -39,39 +39,39 @@ Flag: TypeAlias = Annotated[bool, FieldEncoding(uint8, lambda reader: bool(reade
 
 
 def fixed(length: int) -> FieldEncoding:
-    """Return the form of so many bytes."""
+    """Return the encoding of ``length`` bytes."""
     return FieldEncoding(bytes, lambda reader: reader.fixed(length))
 
 
 def numbers(at_most: int) -> FieldEncoding:
-    """Return the form of a vector of up to ``at_most`` numbers of 32 bits."""
+    """Return the encoding of a vector of up to ``at_most`` uint32 values."""
     return FieldEncoding(uint32s, lambda reader: reader.uint32s(at_most))
 
 
 def named(kind: type[IntEnum]) -> FieldEncoding:
-    """Return the form of a number of 8 bits that has a name."""
+    """Return the encoding of an 8-bit enum."""
     return FieldEncoding(uint8, lambda reader: reader.enum(kind, reader.uint8()))
 
 
 def vector_of(kind: type[Any], at_most: int) -> FieldEncoding:
-    """Return the form of a vector of up to ``at_most`` structures."""
+    """Return the encoding of a vector of up to ``at_most`` structures."""
     return FieldEncoding(vector, lambda reader: reader.vector(kind.decode, at_most))
 
 
 def optional_of(kind: type[Any]) -> FieldEncoding:
-    """Return the form of a structure that may be missing."""
+    """Return the encoding of an optional structure."""
     return FieldEncoding(optional, lambda reader: reader.optional(kind.decode))
 
 
 class Struct:
-    """A structure; its classes are dataclasses. A field without a Form is itself a structure."""
+    """The base class of structures, which are dataclasses. A field without a FieldEncoding is itself a structure."""
 
     def encode(self) -> bytes:
         """Encode."""
         return self.encode_first(None)
 
     def encode_first(self, count: int | None) -> bytes:
-        """Encode the first fields alone, ``count`` as in a slice: what is signed or authenticated is often these."""
+        """Encode only the first fields, ``count`` as in a slice: signatures often cover these."""
         return b"".join([encoding.encode(getattr(self, name)) for name, encoding in _encodings(type(self))[:count]])
 
     @classmethod
@@ -92,4 +92,4 @@ def _encoding_of(hint: Any) -> FieldEncoding:
 
 
 _encodings: Callable[[type], tuple[tuple[str, FieldEncoding], ...]] = cache(_read_encodings)
-"""Returns the fields of a structure, in their order, with their forms."""
+"""Returns the fields of a structure, in order, with their encodings."""

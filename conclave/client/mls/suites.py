@@ -1,4 +1,4 @@
-"""Cipher suites (RFC 9420 sections 5.1 and 17.1) over the primitives of ``cryptography``: each a row of a table."""
+"""Cipher suites (RFC 9420 sections 5.1 and 17.1) over the primitives of ``cryptography``, in a table."""
 
 import hashlib
 import hmac
@@ -58,16 +58,16 @@ class Kem:
     low_order: frozenset[int]
 
     def check_public(self, key: bytes, owner: str) -> None:
-        """Check a public key on receipt: its length, and that it gives a secret (RFC 7748 section 6).
+        """Check a received public key: its length, and that it is not of small order (RFC 7748 section 6).
 
-        ``owner``: what has the key, for the error. The points of small order are known, so nothing is computed.
+        ``owner``: begins the error's text. Points of small order are looked up, not computed.
         """
         if len(key) != self.size:
             raise InvalidError(f"{owner} of the wrong length")
         number = int.from_bytes(key, "little")
         number &= (1 << self.prime.bit_length()) - 1  # X25519 ignores the highest bit
         if number % self.prime in self.low_order:
-            raise InvalidError(f"{owner} that gives no secret")
+            raise InvalidError(f"{owner} of small order")
 
     def public_of(self, private: bytes) -> bytes:
         """Return the public key of a private one."""
@@ -75,12 +75,12 @@ class Kem:
         return self.private.from_private_bytes(private).public_key().public_bytes_raw()
 
     def exchange(self, private: bytes, public: bytes) -> bytes:
-        """Return the shared secret; a public key that gives none (of small order) is refused."""
+        """Return the shared secret. Raises InvalidError for a public key of small order."""
         self._check(private)
         return self._exchange(private, public)[1]
 
     def exchange_once(self, public: bytes) -> tuple[bytes, bytes]:
-        """Return the public key of a new pair that is used only here, and the shared secret."""
+        """Return the public key of an ephemeral pair, and the shared secret."""
         return self._exchange(None, public)
 
     def _exchange(self, private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
@@ -88,11 +88,11 @@ class Kem:
         try:
             return self.diffie_hellman(private, public)
         except ValueError:
-            raise InvalidError("a public key gives no secret") from None
+            raise InvalidError("a public key is of small order") from None
 
     def _check(self, key: bytes) -> None:
         if len(key) != self.size:
-            raise InvalidError("a key for encryption has the wrong length")
+            raise InvalidError("an encryption key has the wrong length")
 
 
 def _x25519(private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
@@ -119,11 +119,11 @@ class Aead:
         return self.cipher(key).encrypt(nonce, plaintext, aad)
 
     def open(self, key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
-        """Decrypt; what was not encrypted so raises InvalidError."""
+        """Decrypt. Raises InvalidError if authentication fails."""
         try:
             return self.cipher(key).decrypt(nonce, ciphertext, aad)
         except InvalidTag:
-            raise InvalidError("something encrypted does not open: it was changed, or meant for another key") from None
+            raise InvalidError("a ciphertext cannot be decrypted: it was changed, or is for another key") from None
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class Signature:
 
     def _load(self, private: bytes) -> Ed25519PrivateKey | Ed448PrivateKey:
         if len(private) != self.size:
-            raise InvalidError("a key for signatures has the wrong length")
+            raise InvalidError("a signature key has the wrong length")
         return self.private.from_private_bytes(private)
 
     def verify(self, public: bytes, content: bytes, signature: bytes) -> bool:
-        """Tell whether the signature is that key's over that content."""
+        """Return whether a signature is valid."""
         try:
             self.public.from_public_bytes(public).verify(signature, content)
         except (InvalidSignature, ValueError):
@@ -168,15 +168,15 @@ class CipherSuite:
     signature: Signature
 
     def hash(self, data: bytes) -> bytes:
-        """Hash, by the hash of the suite."""
+        """Return the hash of data, by the hash of the suite."""
         return hashlib.new(self.kdf.hash_name, data).digest()
 
     def mac(self, key: bytes, data: bytes) -> bytes:
-        """HMAC, by the hash of the suite."""
+        """Return the HMAC of data, by the hash of the suite."""
         return hmac.digest(key, data, self.kdf.hash_name)
 
     def signature_key_pair(self) -> KeyPair:
-        """Make a new key for signatures."""
+        """Create a signature key pair."""
         private = os.urandom(self.signature.size)
         return KeyPair(private, self.signature.public_of(private))
 
@@ -188,7 +188,7 @@ ORDER_8 = (
     325606250916557431795983626356110631294008115727848805560023387167927233504,
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
-"""The points of order 8 of Curve25519, by their u. Both curves have points of small order at 0, 1 and -1."""
+"""The u-coordinates of Curve25519's points of order 8. Both curves have points of small order at 0, 1 and -1."""
 DHKEM_X25519 = Kem(0x0020, HKDF_SHA256, X25519PrivateKey, _x25519, 32, P25519, frozenset((0, 1, P25519 - 1, *ORDER_8)))
 DHKEM_X448 = Kem(0x0021, HKDF_SHA512, X448PrivateKey, _x448, 56, P448, frozenset((0, 1, P448 - 1)))
 AES_128_GCM = Aead(0x0001, AESGCM, 16, 12)
@@ -220,8 +220,8 @@ SUITES = {
 
 
 def suite_of(number: int) -> CipherSuite:
-    """Return the suite of that number; MalformedError if this package has none."""
+    """Return a suite by its number. Raises MalformedMessageError if it is not supported."""
     try:
         return SUITES[number]
     except KeyError:
-        raise MalformedMessageError(f"this package has no cipher suite {number}") from None
+        raise MalformedMessageError(f"cipher suite {number} is not supported") from None

@@ -1,7 +1,7 @@
-"""From one epoch to the next (RFC 9420 section 12.4.2): what everybody can check of a commit, and what follows.
+"""The transition between epochs (RFC 9420 section 12.4.2): the public checks of a commit, and the key schedule.
 
-``stage`` is what the proposals and the path change, ``finish`` the key schedule. Between them the commit secret is
-found: by those who made the path from what they know, by the others from what was encrypted to them.
+``stage`` applies the proposals and the path, ``finish`` the key schedule. Between them the caller gets the commit
+secret: the committer from its path secret, the others by decrypting the path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from conclave.client.mls.validation import Policy, check_leaf, check_members
 
 @dataclass(frozen=True)
 class StagedCommit:
-    """A commit whose public part is checked. ``tree``: the new one. ``context``: the provisional group context."""
+    """A commit whose public part was checked. ``tree``: the new one. ``context``: the provisional group context."""
 
     committer: int
     path: UpdatePath | None
@@ -43,7 +43,7 @@ class StagedCommit:
 
 
 def committed_proposals(state: GroupState, commit: Commit, committer: Sender) -> list[CommittedProposal]:
-    """Look up the proposals that a commit names by hash; those that it has in it are the committer's."""
+    """Return the proposals of a commit: referenced ones from the cache, and the committer's own."""
     known = {cached.reference: CommittedProposal(cached.sender, cached.proposal) for cached in state.proposals}
     found = []
     for entry in commit.proposals:
@@ -52,12 +52,12 @@ def committed_proposals(state: GroupState, commit: Commit, committer: Sender) ->
         elif entry.value in known:
             found.append(known[entry.value])
         else:
-            raise InvalidError("a commit names a proposal that did not come")
+            raise InvalidError("a commit refers to an unknown proposal")
     return found
 
 
 def committer_of(applied: AppliedProposals, sender: Sender) -> int:
-    """Return the leaf of a committer; a new member takes the leftmost one that is blank."""
+    """Return the leaf index of a committer; a new member gets the leftmost blank leaf."""
     if sender.sender_type == SenderType.NEW_MEMBER_COMMIT:
         return applied.tree.first_blank()
     applied.tree.member(sender.index)
@@ -78,7 +78,7 @@ def stage(
     committer = committer_of(applied, sender)
     if commit.path is None:
         if not committed or any(isinstance(one.proposal, PATH_REQUIRED) for one in committed):
-            raise InvalidError("a commit comes without the new keys that it needs")
+            raise InvalidError("a commit lacks a required path")
         tree = applied.tree
     else:
         _check_committer(public, commit.path, sender, committed)
@@ -91,7 +91,7 @@ def stage(
 def _check_committer(
     public: PublicGroupState, path: UpdatePath, sender: Sender, committed: Sequence[CommittedProposal]
 ) -> None:
-    """Check that the new leaf may take the place of the committer's old one, if it has one."""
+    """Check that the new leaf may replace the committer's old one, if there is one."""
     if sender.sender_type == SenderType.MEMBER:
         check_successor(public.tree.member(sender.index), path.leaf_node)
         return
@@ -113,9 +113,9 @@ def _with_update_path(applied: AppliedProposals, committer: int, path: UpdatePat
 
 
 def provisional_context(public: PublicGroupState, applied: AppliedProposals, tree: RatchetTree) -> GroupContext:
-    """Return the new group context, still with the old transcript hash (section 12.4.1)."""
+    """Return the provisional group context, with the old transcript hash (section 12.4.1)."""
     if public.context.epoch >= MAX_EPOCH:
-        raise LimitError("a group has come to its last epoch")
+        raise LimitError("a group has reached its last epoch")
     return replace(
         public.context,
         epoch=public.context.epoch + 1,
@@ -132,7 +132,7 @@ def finish(
     commit_secret: bytes,
     psk_secret: bytes,
 ) -> tuple[PublicGroupState, EpochSchedule]:
-    """Go on to the next epoch. Whether the confirmation tag is that of the commit is the caller's to check."""
+    """Derive the next epoch. The caller must check the confirmation tag."""
     suite = public.suite
     confirmed = confirmed_transcript_hash(suite, public.interim_transcript_hash, authenticated.confirmed_input())
     context = replace(staged.context, confirmed_transcript_hash=confirmed)
@@ -144,7 +144,7 @@ def finish(
 
 
 def psk_secret(state: GroupState, psks: Sequence[PreSharedKeyID], external: Mapping[bytes, bytes]) -> bytes:
-    """Return the secret of the pre-shared keys of a commit. ``external``: those of the application, by their ids."""
+    """Return the combined secret of a commit's pre-shared keys. ``external``: the application's keys, by id."""
     return derive_psk_secret(state.suite, [(psk, _psk(state, psk, external)) for psk in psks])
 
 
@@ -158,8 +158,8 @@ def _psk(state: GroupState, psk: PreSharedKeyID, external: Mapping[bytes, bytes]
 
 
 def external_psk(psk: PreSharedKeyID, external: Mapping[bytes, bytes]) -> bytes:
-    """Return a pre-shared key of the application; StateError if it has none of that id."""
+    """Return a pre-shared key of the application. Raises StateError if it is missing."""
     try:
         return external[psk.psk_id]
     except KeyError:
-        raise StateError("a pre-shared key is needed that is not there") from None
+        raise StateError("a required pre-shared key is missing") from None

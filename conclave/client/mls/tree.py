@@ -1,4 +1,4 @@
-"""The ratchet tree (RFC 9420 sections 4, 7.7, 7.8 and 12.4.3.3): a value; what changes it returns another tree."""
+"""The ratchet tree (RFC 9420 sections 4, 7.7, 7.8 and 12.4.3.3), as an immutable value."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from conclave.client.mls.suites import CipherSuite
 
 
 class RatchetTree:
-    """The public tree of a group. It never changes; tree hashes that are known go on to trees made of it."""
+    """The public tree of a group. Changes return a new tree, which keeps the cached hashes that are still valid."""
 
     __slots__ = ("_hashes", "nodes", "suite")
 
@@ -32,21 +32,21 @@ class RatchetTree:
 
     @property
     def size(self) -> int:
-        """How many leaves the tree has, blank ones too: a power of two."""
+        """Number of leaves, including blank ones: a power of two."""
         return (len(self.nodes) + 1) // 2
 
     @property
     def root(self) -> int:
-        """The root."""
+        """The index of the root."""
         return tree_math.root(self.size)
 
     def leaf(self, leaf_index: int) -> LeafNode | None:
-        """Return a leaf; None if it is blank, or not in the tree."""
+        """Return a leaf; None if it is blank, or outside the tree."""
         node = self.nodes[2 * leaf_index] if 0 <= leaf_index < self.size else None
         return node if isinstance(node, LeafNode) else None
 
     def member(self, leaf_index: int) -> LeafNode:
-        """Return the leaf of a member; InvalidError if nobody is there."""
+        """Return the leaf of a member. Raises InvalidError if it is blank."""
         leaf = self.leaf(leaf_index)
         if leaf is None:
             raise InvalidError(f"there is no member {leaf_index}")
@@ -58,25 +58,25 @@ class RatchetTree:
         return node if isinstance(node, ParentNode) else None
 
     def leaves(self) -> Iterator[tuple[int, LeafNode]]:
-        """Walk over the members, with their leaf indexes."""
+        """Iterate over the leaves that are not blank, with their indexes."""
         for position in range(0, len(self.nodes), 2):
             node = self.nodes[position]
             if isinstance(node, LeafNode):
                 yield position // 2, node
 
     def parents(self) -> Iterator[tuple[int, ParentNode]]:
-        """Walk over the parents that are not blank."""
+        """Iterate over the parents that are not blank, with their indexes."""
         for x in range(1, len(self.nodes), 2):
             node = self.nodes[x]
             if isinstance(node, ParentNode):
                 yield x, node
 
     def first_blank(self) -> int:
-        """Return the leftmost blank leaf; past the last one if there is none."""
+        """Return the index of the leftmost blank leaf; if there is none, one after the last."""
         return next((i for i in range(self.size) if self.nodes[2 * i] is None), self.size)
 
     def resolution(self, x: int) -> list[int]:
-        """Return the nodes that together cover all members under ``x`` (section 4.1.1)."""
+        """Return the resolution of ``x``: the nodes that cover all members below it (section 4.1.1)."""
         node = self.nodes[x]
         if isinstance(node, ParentNode):
             return [x, *(2 * leaf for leaf in node.unmerged_leaves)]
@@ -87,7 +87,7 @@ class RatchetTree:
         return self.resolution(tree_math.left(x)) + self.resolution(tree_math.right(x))
 
     def has_members(self, x: int) -> bool:
-        """Tell whether the resolution of ``x`` has anything in it."""
+        """Return whether the resolution of ``x`` is not empty."""
         if self.nodes[x] is not None:
             return True
         return x % 2 == 1 and (self.has_members(tree_math.left(x)) or self.has_members(tree_math.right(x)))
@@ -102,7 +102,7 @@ class RatchetTree:
                 path.append((x, copath))
         return path
 
-    # What changes a tree
+    # Changes
 
     def with_nodes(self, changes: Mapping[int, Node | None]) -> "RatchetTree":
         """Return the tree with some nodes replaced."""
@@ -128,14 +128,14 @@ class RatchetTree:
         return RatchetTree(self.suite, nodes, {x: known for x, known in self._hashes.items() if x < len(nodes)})
 
     def with_room(self, leaf_index: int) -> "RatchetTree":
-        """Return the tree, extended if it has no place for that leaf."""
+        """Return the tree, extended as needed for a leaf index."""
         tree = self
         while leaf_index >= tree.size:
             tree = tree.extended()
         return tree
 
     def added(self, leaf: LeafNode) -> tuple["RatchetTree", int]:
-        """Apply an Add (section 12.1.1): return the tree with the leaf, and where it is."""
+        """Apply an Add (section 12.1.1); return the tree, and the leaf's index."""
         leaf_index = self.first_blank()
         tree = self.with_room(leaf_index)
         changes: dict[int, Node | None] = {2 * leaf_index: leaf}
@@ -151,7 +151,7 @@ class RatchetTree:
         return self._with_blank_path(leaf_index, leaf)
 
     def removed(self, leaf_index: int) -> "RatchetTree":
-        """Apply a Remove (section 12.1.3), but for the truncation."""
+        """Apply a Remove (section 12.1.3), without truncation."""
         return self._with_blank_path(leaf_index, None)
 
     def _with_blank_path(self, leaf_index: int, leaf: LeafNode | None) -> "RatchetTree":
@@ -161,7 +161,7 @@ class RatchetTree:
     # Hashes and encoding
 
     def tree_hash(self, x: int | None = None) -> bytes:
-        """Return the tree hash of a node, of the root without one (section 7.8)."""
+        """Return the tree hash of a node; None: of the root (section 7.8)."""
         if x is None:
             x = self.root
         known = self._hashes.get(x)
@@ -175,16 +175,16 @@ class RatchetTree:
         return known
 
     def encode(self) -> bytes:
-        """Encode ``optional<Node> ratchet_tree<V>`` (section 12.4.3.3), without blank nodes at its end."""
+        """Encode ``optional<Node> ratchet_tree<V>`` (section 12.4.3.3), without trailing blank nodes."""
         length = max(x for x, node in enumerate(self.nodes) if node is not None) + 1
         nodes = self.nodes[:length]
         return opaque(b"".join(b"\x00" if node is None else b"\x01" + encode_node(node) for node in nodes))
 
     @classmethod
     def decode(cls, suite: CipherSuite, reader: ByteReader) -> Self:
-        """Decode; blank nodes at the end are refused, and leaves where parents belong, or the reverse.
+        """Decode. Rejects trailing blank nodes, and leaves in the place of parents or the reverse.
 
-        Keys have the right length, so a long message has room for few nodes, and is refused at the first wrong one.
+        The length of each key is checked while decoding, which bounds the number of nodes in a message.
         """
         positions = count()
 
@@ -198,7 +198,7 @@ class RatchetTree:
 
         nodes = reader.vector(read, tree_math.node_width(MAX_LEAVES))
         if not nodes or nodes[-1] is None:
-            raise MalformedMessageError("a tree ends with a blank node, or has none")
+            raise MalformedMessageError("a tree is empty, or ends with a blank node")
         width = tree_math.node_width(1 << (len(nodes) // 2).bit_length())
         return cls(suite, nodes + (None,) * (width - len(nodes)))
 

@@ -1,13 +1,13 @@
-"""Where nodes lie in a tree that is an array (RFC 9420 appendix C). Pure arithmetic, on trees with 2^d leaves."""
+"""Indexes of nodes in a tree stored as an array (RFC 9420 appendix C), for trees with 2^d leaves. Pure."""
 
 
 def level(x: int) -> int:
-    """Return how high a node is; leaves are at 0."""
+    """Return the level of a node; leaves are at 0."""
     return (~x & (x + 1)).bit_length() - 1
 
 
 def node_width(n: int) -> int:
-    """Return how many nodes a tree with ``n`` leaves has."""
+    """Return the number of nodes of a tree with ``n`` leaves."""
     return 2 * n - 1
 
 
@@ -33,7 +33,7 @@ def parent(x: int) -> int:
 
 
 def sibling(x: int) -> int:
-    """Return the other child of the parent."""
+    """Return the other child of a node's parent."""
     p = parent(x)
     return right(p) if x < p else left(p)
 
@@ -48,17 +48,17 @@ def direct_path(x: int, n: int) -> list[int]:
 
 
 def subtree(x: int) -> range:
-    """Return the leaves under a node, by their leaf indexes; a leaf's own if it is one."""
+    """Return the indexes of the leaves below a node; for a leaf, its own."""
     half = (1 << level(x)) - 1
     return range((x - half) // 2, (x + half) // 2 + 1)
 
 
 def is_below(leaf: int, x: int) -> bool:
-    """Tell whether the leaf with that leaf index is under ``x``, or is ``x``."""
+    """Return whether a leaf index is below ``x``, or is ``x``."""
     return leaf in subtree(x)
 
 
 def common_ancestor(one: int, other: int) -> int:
-    """Return the lowest node above two leaves, given by leaf indexes that differ."""
+    """Return the lowest common ancestor of two different leaves, given by leaf indexes."""
     k = (one ^ other).bit_length()
     return ((one >> k) << (k + 1)) + (1 << k) - 1

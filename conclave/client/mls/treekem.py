@@ -1,4 +1,4 @@
-"""TreeKEM (RFC 9420 sections 7.4 to 7.6): a member renews the keys above it, and tells those below each of them."""
+"""TreeKEM (RFC 9420 sections 7.4 to 7.6): renews the keys on a member's path, and encrypts them to the others."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class UpdatePathNode(Struct):
-    """A new key, and the secret that it comes from, encrypted to each node of the copath child's resolution."""
+    """A new key, and its path secret, encrypted to each node of the copath child's resolution."""
 
     encryption_key: Opaque
     encrypted_path_secret: Annotated[tuple[HPKECiphertext, ...], vector_of(HPKECiphertext, MAX_LEAVES)]
@@ -31,7 +31,7 @@ class UpdatePathNode(Struct):
 
 @dataclass(frozen=True)
 class UpdatePath(Struct):
-    """A new leaf, and new keys for its filtered direct path, in its order (section 7.6)."""
+    """A new leaf, and new keys for its filtered direct path, in order (section 7.6)."""
 
     leaf_node: LeafNode
     nodes: Annotated[tuple[UpdatePathNode, ...], vector_of(UpdatePathNode, MAX_DEPTH)]
@@ -39,7 +39,7 @@ class UpdatePath(Struct):
 
 @dataclass(frozen=True, repr=False)
 class PathSecrets:
-    """What follows from a path secret: secrets and keys of nodes by their indexes, and the commit secret."""
+    """Values derived from a path secret: secrets and keys by node index, and the commit secret."""
 
     secrets: Mapping[int, bytes]
     keys: Mapping[int, KeyPair]
@@ -52,12 +52,12 @@ class PathSecrets:
 
 
 def node_key(suite: CipherSuite, path_secret: bytes) -> KeyPair:
-    """Return the keys of a node by its path secret (section 7.4)."""
+    """Derive the key pair of a node from its path secret (section 7.4)."""
     return hpke.derive_key_pair(suite, derive_secret(suite, path_secret, "node"))
 
 
 def derive_path(suite: CipherSuite, nodes: Collection[int], path_secret: bytes) -> PathSecrets:
-    """Derive secrets and keys for nodes, from the lowest upwards, and the commit secret (section 7.4)."""
+    """Derive secrets and keys of nodes, from the lowest upwards, and the commit secret (section 7.4)."""
     secrets, keys = {}, {}
     for x in nodes:
         secrets[x], keys[x] = path_secret, node_key(suite, path_secret)
@@ -66,7 +66,7 @@ def derive_path(suite: CipherSuite, nodes: Collection[int], path_secret: bytes) 
 
 
 def copath_resolution(tree: RatchetTree, copath: int, added: Collection[int]) -> list[int]:
-    """Return to which nodes a path secret is encrypted; members added by the same commit are not among them."""
+    """Return the nodes to which a path secret is encrypted, without members added by the same commit."""
     new = {2 * leaf_index for leaf_index in added}
     return [x for x in tree.resolution(copath) if x not in new]
 
@@ -74,7 +74,7 @@ def copath_resolution(tree: RatchetTree, copath: int, added: Collection[int]) ->
 def encrypt_path(
     tree: RatchetTree, committer: int, path: PathSecrets, added: Collection[int], group_context: bytes
 ) -> tuple[UpdatePathNode, ...]:
-    """Encrypt path secrets to the group (section 7.5). ``tree``: with the new keys; the context is the provisional."""
+    """Encrypt path secrets to the group (section 7.5). ``tree``: with the new keys. The context is provisional."""
     nodes = []
     for x, copath in tree.filtered_direct_path(committer):
         encrypted = tuple(
@@ -93,16 +93,16 @@ def _encryption_key(tree: RatchetTree, x: int) -> bytes:
 
 
 def check_path(tree: RatchetTree, committer: int, path: UpdatePath, added: Collection[int]) -> None:
-    """Check the form of a path (section 7.6), and that its keys are new (section 12.4.2).
+    """Check the structure of a path (section 7.6), and that its keys are new (section 12.4.2).
 
-    ``tree``: with the proposals applied, and the committer's leaf there, but without the path.
+    ``tree``: after the proposals, with room for the committer's leaf, before the path.
     """
     filtered = tree.filtered_direct_path(committer)
     if len(filtered) != len(path.nodes):
-        raise InvalidError("a path has another number of nodes than the tree")
+        raise InvalidError("a path has the wrong number of nodes")
     for (_, copath), node in zip(filtered, path.nodes, strict=True):
         if len(node.encrypted_path_secret) != len(copath_resolution(tree, copath, added)):
-            raise InvalidError("a path is not encrypted to exactly those who need it")
+            raise InvalidError("a path has the wrong number of ciphertexts")
         tree.suite.kem.check_public(node.encryption_key, "a path has a key")
     new = [path.leaf_node.encryption_key, *(node.encryption_key for node in path.nodes)]
     known = {node.encryption_key for node in tree.nodes if node is not None}
@@ -119,9 +119,9 @@ def decrypt_path(
     private_keys: Mapping[int, bytes],
     group_context: bytes,
 ) -> PathSecrets:
-    """Decrypt the path secret for the lowest node that is above both, and derive the rest (section 7.5).
+    """Decrypt the path secret of the lowest common ancestor, and derive the rest (section 7.5).
 
-    ``private_keys``: those of the reader, by node, as far as they belong to ``tree``.
+    ``private_keys``: the reader's keys in ``tree``, by node.
     """
     filtered = tree.filtered_direct_path(committer)
     above = (i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
@@ -129,12 +129,12 @@ def decrypt_path(
     resolution = [] if position is None else copath_resolution(tree, filtered[position][1], added)
     found = next((i for i, x in enumerate(resolution) if x in private_keys), None)
     if position is None or found is None:
-        raise InvalidError("a path is encrypted to no key of this member")
+        raise InvalidError("a path is not encrypted to this member")
     x = resolution[found]
     own = KeyPair(private_keys[x], _encryption_key(tree, x))
     encrypted = path.nodes[position].encrypted_path_secret[found]
     secret = decrypt_with_label(tree.suite, own, "UpdatePathNode", group_context, encrypted)
     derived = derive_path(tree.suite, [x for x, _ in filtered[position:]], secret)
     for node, pair in zip(path.nodes[position:], derived.keys.values(), strict=True):
-        check_equal(node.encryption_key, pair.public, "a path has a key that its secret does not give")
+        check_equal(node.encryption_key, pair.public, "a path has a key that does not match its secret")
     return derived

@@ -1,4 +1,4 @@
-"""What leaves, key packages and trees must be like (RFC 9420 sections 7.3, 10.1, 11.1 and 12.4.3.1)."""
+"""Validates leaves, key packages and trees (RFC 9420 sections 7.3, 10.1, 11.1 and 12.4.3.1)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,18 +33,18 @@ SUPPORTED_EXTENSIONS = DEFAULT_EXTENSIONS
 
 
 def accept_any_credential(_credential: Credential, _signature_key: bytes) -> bool:
-    """Take every credential: for those who look at members afterwards."""
+    """Accept every credential, for applications that check members later."""
     return True
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the application decides.
+    """The application's rules.
 
-    ``authenticate``: the Authentication Service (section 5.3.1): whether that credential belongs to that signature key.
-    ``max_lifetime``: seconds that a key package may be used at most. ``skew``: seconds that clocks may differ.
-    ``admit_new_members``: whether own commits take along the wishes of people outside to be added.
-    ``proposals``: the types that are taken at all (section 17.4).
+    ``authenticate``: the Authentication Service (section 5.3.1): whether a credential belongs to a signature key.
+    ``max_lifetime``: maximum validity of a key package, in seconds. ``skew``: accepted difference of clocks, in
+    seconds. ``admit_new_members``: own commits include proposals of new members to be added. ``proposals``: the allowed
+    types (section 17.4).
     """
 
     authenticate: Callable[[Credential, bytes], bool] = accept_any_credential
@@ -56,7 +56,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class LeafRules:
-    """In which group a leaf is to be valid, by whose rules, and when (seconds since 1970)."""
+    """The context in which leaves are validated: the group, the policy, and the time (Unix seconds)."""
 
     suite: CipherSuite
     group_id: bytes
@@ -68,15 +68,15 @@ class LeafRules:
 def check_credential(credential: Credential, signature_key: bytes, policy: Policy) -> None:
     """Check a credential with the Authentication Service (section 5.3.1)."""
     if credential.credential_type != CredentialType.BASIC:
-        raise InvalidError("a member has a credential of a type that this package does not support")
+        raise InvalidError("a member has a credential of an unsupported type")
     if not policy.authenticate(credential, signature_key):
         raise InvalidError("a member's credential does not belong to its signature key")
 
 
 def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, rules: LeafRules) -> None:
-    """Check a leaf by itself (section 7.3), where it is received."""
+    """Check a received leaf by itself (section 7.3)."""
     if leaf.leaf_node_source != source:
-        raise InvalidError("a leaf did not come into being as its place demands")
+        raise InvalidError("a leaf has the wrong source for its place")
     rules.suite.kem.check_public(leaf.encryption_key, "a leaf has an encryption key")
     check_places(leaf.extensions, LEAF)
     if not leaf.is_signed(rules.suite, rules.group_id, leaf_index):
@@ -88,12 +88,12 @@ def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, rules: L
 
 
 def _check_lifetime(lifetime: Lifetime, rules: LeafRules) -> None:
-    """Check what holds whenever a leaf is read. Whether it is over, or has begun, only the sender checks (section 7.3).
+    """Check the length of a lifetime. Only the sender of an Add checks it against the clock (section 7.3).
 
-    Members whose clocks differ would not all take the same commits, and the group would come apart.
+    Otherwise members with different clocks would not all accept the same commits.
     """
     if not 0 <= lifetime.not_after - lifetime.not_before <= rules.policy.max_lifetime:
-        raise InvalidError("a leaf is valid for longer than is acceptable, or never")
+        raise InvalidError("the lifetime of a leaf is too long, or negative")
 
 
 def _check_capabilities(leaf: LeafNode, rules: LeafRules) -> None:
@@ -104,7 +104,7 @@ def _check_capabilities(leaf: LeafNode, rules: LeafRules) -> None:
         raise InvalidError("a leaf does not support its own credential")
     carried = {extension.extension_type for extension in leaf.extensions}
     if not carried - DEFAULT_EXTENSIONS <= set(can.extensions):
-        raise InvalidError("a leaf carries an extension that it does not support")
+        raise InvalidError("a leaf has an extension that it does not support")
     check_supports(leaf, rules.extensions)
 
 
@@ -127,29 +127,29 @@ def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
 
 
 def check_key_package(key_package: KeyPackage, rules: LeafRules) -> None:
-    """Check a key package that is received in an Add (section 10.1)."""
+    """Check a key package of a received Add (section 10.1)."""
     if key_package.cipher_suite != rules.suite.number:
         raise InvalidError("a key package is for another cipher suite than the group's")
     check_leaf(key_package.leaf_node, LeafNodeSource.KEY_PACKAGE, 0, rules)
     if not key_package.is_signed():
         raise InvalidError("the signature of a key package is wrong")
     if key_package.init_key == key_package.leaf_node.encryption_key:
-        raise InvalidError("a key package has one key for two purposes")
+        raise InvalidError("a key package uses one key for two purposes")
     rules.suite.kem.check_public(key_package.init_key, "a key package has an init key")
     check_places(key_package.extensions, KEY_PACKAGE)
 
 
 def check_usable_now(key_package: KeyPackage, rules: LeafRules) -> None:
-    """Check what only holds for whoever sends an Add: that the key package may be used now (section 7.3)."""
+    """Check that a key package is valid now, before sending an Add (section 7.3)."""
     lifetime = key_package.leaf_node.lifetime
     if lifetime is None or not lifetime.not_before <= rules.now + rules.policy.skew:
-        raise InvalidError("a key package may not be used yet")
+        raise InvalidError("a key package is not valid yet")
     if rules.now > lifetime.not_after:
-        raise InvalidError("a key package is too old to be used")
+        raise InvalidError("a key package has expired")
 
 
 def check_members(tree: RatchetTree) -> None:
-    """Check what leaves must be like together (section 7.3): keys and identities differ, credentials are understood."""
+    """Check leaves together (section 7.3): keys and identities are unique, credentials are supported by all."""
     leaves = [leaf for _, leaf in tree.leaves()]
     _check_differ((leaf.signature_key for leaf in leaves), "two members have one signature key")
     _check_differ((leaf.credential.encode() for leaf in leaves), "two members have one identity")
@@ -157,7 +157,7 @@ def check_members(tree: RatchetTree) -> None:
     _check_differ(keys, "two nodes of a tree have one encryption key")
     in_use = {int(leaf.credential.credential_type) for leaf in leaves}
     if not all(in_use <= set(leaf.capabilities.credentials) for leaf in leaves):
-        raise InvalidError("a member does not support a type of credential that is in use")
+        raise InvalidError("a member does not support a credential type in use")
 
 
 def _check_differ(values: Iterable[bytes], sentence: str) -> None:
@@ -178,7 +178,7 @@ def check_extensions(extensions: tuple[Extension, ...], tree: RatchetTree, polic
 
 
 def check_tree(tree: RatchetTree, rules: LeafRules) -> None:
-    """Check a tree that comes from somebody else, as whoever joins must (section 12.4.3.1)."""
+    """Check a received tree when joining (section 12.4.3.1)."""
     if not {extension.extension_type for extension in rules.extensions} <= SUPPORTED_EXTENSIONS:
         raise InvalidError("the group uses an extension that this package does not support")
     check_unmerged_leaves(tree)
@@ -197,7 +197,7 @@ def check_unmerged_leaves(tree: RatchetTree) -> None:
             raise InvalidError("a list of unmerged leaves is not in order")
         for leaf_index in leaves:
             if not tree_math.is_below(leaf_index, x) or tree.leaf(leaf_index) is None:
-                raise InvalidError("an unmerged leaf is not there, or not below its node")
+                raise InvalidError("an unmerged leaf is blank, or not below its node")
             _check_unmerged_between(tree, leaf_index, x)
 
 
@@ -206,5 +206,5 @@ def _check_unmerged_between(tree: RatchetTree, leaf_index: int, x: int) -> None:
     while between != x:
         node = tree.parent(between)
         if node is not None and leaf_index not in node.unmerged_leaves:
-            raise InvalidError("a leaf is unmerged above a node at which it is not")
+            raise InvalidError("a leaf is unmerged at a node, but not at one below it")
         between = tree_math.parent(between)

@@ -1,4 +1,4 @@
-"""What new members get (RFC 9420 section 12.4.3): group infos and Welcomes."""
+"""Group infos and Welcomes, for new members (RFC 9420 section 12.4.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ MAX_PSKS = 64
 
 @dataclass(frozen=True)
 class GroupInfo(Struct):
-    """The state of a group, as a member signs it for those who join."""
+    """The state of a group, signed by a member."""
 
     group_context: GroupContext
     extensions: LargeExtensions
@@ -40,48 +40,48 @@ class GroupInfo(Struct):
         return self.encode_first(-1)
 
     def signed(self, suite: CipherSuite, private: bytes) -> "GroupInfo":
-        """Return it with its signature."""
+        """Return the group info with its signature."""
         return replace(self, signature=sign_with_label(suite, private, "GroupInfoTBS", self.to_be_signed()))
 
     def check_signature(self, tree: RatchetTree) -> None:
-        """Check that the member who is named as the signer has signed, and the places of extensions."""
+        """Check the signature, and the places of extensions."""
         check_places(self.extensions, GROUP_INFO)
         signer = tree.leaf(self.signer)
         if signer is None:
-            raise InvalidError("a group info is signed by nobody in the group")
+            raise InvalidError("the signer of a group info is not a member")
         tbs = self.to_be_signed()
         if not verify_with_label(tree.suite, signer.signature_key, "GroupInfoTBS", tbs, self.signature):
             raise InvalidError("the signature of a group info is wrong")
 
     @convert_errors
     def tree(self, external_tree: bytes | None) -> RatchetTree:
-        """Return the tree that comes with it, or ``apart`` from it; its hash must be the group's."""
+        """Return the tree from the extension, or ``external_tree``. Its hash must match."""
         data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if external_tree is None else external_tree
         if data is None:
-            raise InvalidError("a group info comes without its tree")
+            raise InvalidError("a group info has no tree")
         suite = self.group_context.suite
         tree = decode(data, lambda reader: RatchetTree.decode(suite, reader))
         if tree.tree_hash() != self.group_context.tree_hash:
-            raise InvalidError("a tree is not the one of its group info: its hash is another")
+            raise InvalidError("the hash of a tree differs from that in its group info")
         return tree
 
     @property
     def external_pub(self) -> bytes | None:
-        """The key by which anybody may join by itself; None if nobody may."""
+        """The key for external commits; None if they are not allowed."""
         data = find_extension(self.extensions, ExtensionType.EXTERNAL_PUB)
         return None if data is None else decode(data, ByteReader.opaque)
 
 
 @dataclass(frozen=True, repr=False)
 class PathSecret(Struct):
-    """The secret of the lowest node above both, the committer and the new member."""
+    """The path secret of the lowest common ancestor of the committer and the new member."""
 
     path_secret: Opaque
 
 
 @dataclass(frozen=True, repr=False)
 class GroupSecrets(Struct):
-    """What a new member needs besides the group info."""
+    """The secrets of a new member."""
 
     joiner_secret: Opaque
     path_secret: Annotated[PathSecret | None, optional_of(PathSecret)]
@@ -98,14 +98,14 @@ class EncryptedGroupSecrets(Struct):
 
 @dataclass(frozen=True)
 class Welcome(Struct):
-    """An invitation, for all new members of one commit."""
+    """The message to all new members of a commit."""
 
     cipher_suite: Uint16
     secrets: Annotated[tuple[EncryptedGroupSecrets, ...], vector_of(EncryptedGroupSecrets, MAX_LEAVES)]
     encrypted_group_info: Opaque
 
     def group_secrets(self, own: OwnKeyPackage) -> GroupSecrets | None:
-        """Decrypt what is meant for a key package; None if nothing is."""
+        """Decrypt the group secrets for a key package; None if there are none."""
         ref = own.key_package.ref()
         found = next((entry for entry in self.secrets if entry.new_member == ref), None)
         if found is None:
@@ -132,7 +132,7 @@ def create_welcome(
     psks: Sequence[PreSharedKeyID],
     new_members: Mapping[KeyPackage, bytes | None],
 ) -> Welcome:
-    """Make the Welcome for new members. ``new_members``: to each key package the path secret, if there is a path."""
+    """Create a Welcome. ``new_members``: the key packages, with the path secret of each, if there is a path."""
     suite = group_info.group_context.suite
     encrypted = suite.aead.seal(*_welcome_key(suite, welcome_secret), b"", group_info.encode())
     secrets = []

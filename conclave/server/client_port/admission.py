@@ -29,7 +29,7 @@ ADDRESS_DIVISOR, MIN_PER_ADDRESS = 4, 64
 may open that many after a restart.
 """
 
-SPARED = 4
+MIN_PROTECTED = 4
 """An account or address with at most 4 connections keeps those with a request in progress."""
 
 SILENT_SECONDS = 60.0
@@ -147,14 +147,14 @@ class Admission:
         self._unauthenticated.setdefault(connection.address, {})[connection] = None
         self._idle[connection.listed_as][connection] = None
 
-    def note_idle(self, connection: TrackedConnection) -> None:
-        """Note that a request of a connection is finished, or the connection closed."""
+    def mark_idle(self, connection: TrackedConnection) -> None:
+        """Mark a connection as idle: its request is finished, or it is closed."""
         if self._idle[connection.listed_as].pop(connection, True) is None:
             connection.listed_as = connection.rank
             self._idle[connection.listed_as][connection] = None
 
-    def note_authenticated(self, connection: TrackedConnection) -> None:
-        """Note that a request of a connection was authenticated."""
+    def mark_authenticated(self, connection: TrackedConnection) -> None:
+        """Mark a connection as authenticated."""
         of_address = self._unauthenticated.get(connection.address, {})
         if of_address.pop(connection, True) is None and not of_address:
             del self._unauthenticated[connection.address]
@@ -163,7 +163,7 @@ class Admission:
         """Remove a connection that is closed, or became a stream."""
         if connection in self.open:
             del self.open[connection]
-            self.note_authenticated(connection)
+            self.mark_authenticated(connection)
             del self._idle[connection.listed_as][connection]
 
     def admit(self, address: str, now: float) -> bool:
@@ -223,7 +223,7 @@ class Admission:
         streams = self._events.streams_by_user if self._events else {}
         counts.update({account: len(each) for account, each in streams.items()})
         [(owner, count), *_] = counts.most_common(1) or [(b"", 0)]
-        if count <= max(SPARED, counts[address] + 1):
+        if count <= max(MIN_PROTECTED, counts[address] + 1):
             return False
         own: list[TrackedConnection | Stream] = [each for each in self.open if each.owner == owner]
         own += streams.get(owner, ()) if isinstance(owner, bytes) else ()

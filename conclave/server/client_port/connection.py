@@ -162,7 +162,7 @@ class ClientConnection(RespondingConnection):
         if self.state == CLOSED:
             return
         self.state, self.idle_since, self._responding, self._acknowledgement = IDLE, self._loop.time(), None, None
-        self.port.admission.note_idle(self)
+        self.port.admission.mark_idle(self)
         if self.transport is None or self.transport.is_closing():
             return
         if self._held and not self.port.is_stopping:
@@ -240,7 +240,7 @@ class ClientConnection(RespondingConnection):
         """
         transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), CLOSED
         self.idle_since = self._loop.time()
-        self.port.admission.note_idle(self)
+        self.port.admission.mark_idle(self)
         self._stop_waiting_for_head()
         if transport is None or transport.is_closing():
             return

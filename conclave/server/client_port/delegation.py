@@ -162,7 +162,7 @@ class AiohttpHandler(web.RequestHandler):
             resp = _answer(request, middleware.convert_aiohttp_error(resp))
         finished = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
-            self.connection.note_account(request[tokens.CALLER].user_id)
+            self.connection.set_account(request[tokens.CALLER].user_id)
         self.finish(stays_open=bool(finished[0].keep_alive))
         return finished
 

@@ -182,7 +182,7 @@ class FastPath:
         if request.key:
             self.cache(request)  # only now: unauthenticated requests must not fill the cache
         if request.connection.account != caller.user_id:
-            request.connection.note_account(caller.user_id)
+            request.connection.set_account(caller.user_id)
         group_id = parse_id(request.group)
         if request.query is None:
             message = SendMessageRequest.quick(headers.body_format, body)
@@ -196,7 +196,7 @@ class FastPath:
         if not isinstance(query, GetMessages):
             return None
         page = group_id, caller.user_id, query.after, query.limit, headers.response_format
-        found = self._fetching.at_hand(*page, next_confirms=query.next_confirms)
+        found = self._fetching.read_cached(*page, next_confirms=query.next_confirms)
         if found:
             parts = page_writer.page_parts(headers.response_format, found.pieces)
             return partial(self._answer_page, request, found, parts)

@@ -50,10 +50,10 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """Set the transport below the TLS layer, which knows how many bytes the system has not accepted."""
         self.below = transport
 
-    def note_account(self, account: bytes) -> None:
+    def set_account(self, account: bytes) -> None:
         """Record that a request was authenticated."""
         if self.account is None:
-            self.port.admission.note_authenticated(self)
+            self.port.admission.mark_authenticated(self)
         self.account = account
 
     def next_request(self) -> None:

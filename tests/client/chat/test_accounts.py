@@ -154,7 +154,9 @@ class TestSessions:
     def test_one_that_others_may_read_is_not_used(self, accounts: Accounts, account: AccountFolder) -> None:
         account.save(session())
         account.session_path.chmod(0o640)
-        with pytest.raises(SessionFileError, match=r"session: others may read this session: chmod 600 it, or remove"):
+        with pytest.raises(
+            SessionFileError, match=r"session: other users can read this session: chmod 600 it, or remove"
+        ):
             accounts.last_session()
 
     @pytest.mark.parametrize("wrong", [{"url": 5}, {"token": None}, {"username": ["alice"]}, {"user_id": 7}], ids=str)
@@ -164,7 +166,7 @@ class TestSessions:
         account.save(session())
         values = json.loads(account.session_path.read_text(encoding="utf-8"))
         account.session_path.write_text(json.dumps(values | wrong), encoding="utf-8")
-        with pytest.raises(SessionFileError, match="is no session: remove it and log in again"):
+        with pytest.raises(SessionFileError, match="is not a session: remove it and log in again"):
             accounts.last_session()
 
     def test_the_last_is_the_one_that_began_last(self, accounts: Accounts) -> None:
@@ -270,7 +272,7 @@ class TestForgetting:
     def test_a_history_that_is_none_is_not_removed_in_silence(self, account: AccountFolder) -> None:
         account.save(session())
         account.history_path.write_bytes(b"no database at all" * 100)
-        with pytest.raises(HistoryError, match="is no history"):
+        with pytest.raises(HistoryError, match="is not a history"):
             account.erase()
         assert account.history_path.exists()
 

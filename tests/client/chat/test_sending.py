@@ -59,7 +59,7 @@ class TestSending:
         refused = [each for each in alice.items(group) if isinstance(each, PendingMessage)]
         assert [each.text[:12] for each in refused] == ["\x00begins with"[:12], "for too long", "x" * 12]
         assert all(each.refused for each in refused)
-        assert "must not be empty, nor begin with NUL" in refused[0].refused
+        assert "must not be empty or begin with NUL" in refused[0].refused
         assert alice.conversation.rooms.unsent_count() == 3
         assert (alice.told.bad, alice.told.ends) == ([], [])
 

@@ -321,7 +321,7 @@ class TestAChangedKey:
         await bob.sync.reset()
         await alice.until(lambda: alice.all_told(KeyChanged))
         await agree(group, alice, bob)
-        with pytest.raises(KeyInDoubtError, match="before you have judged it"):
+        with pytest.raises(KeyInDoubtError, match="verify or accept it"):
             await alice.sync.send(group, "too early")
         [key] = alice.codec.view(group).changed
         assert alice.codec.accept(bob.user_id, key.fingerprint)
@@ -350,6 +350,6 @@ class TestAFalseGroupInfo:
         await agree(group, alice, bob, carol)
         assert alice.mls(group).epoch == epoch
         [notice] = [*notices(alice, "refused"), *notices(bob, "refused")][:1]
-        assert "changes that nobody has made" in notice.sentence
+        assert "changes that no member has made" in notice.sentence
         await bob.sync.send(group, "all as it was")
         await alice.hears("all as it was")

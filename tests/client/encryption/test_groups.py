@@ -34,7 +34,7 @@ async def test_who_comes_in_by_itself_reads_what_follows_and_one_notice_of_what_
     await bob.hears("after")
     assert bob.shown(group) == ["after"]
     [notice] = bob.all_told(EncryptionNotice)
-    assert (notice.kind, notice.sentence) == ("joined", "You came in here: 3 messages from before cannot be read.")
+    assert (notice.kind, notice.sentence) == ("joined", "You have joined: 3 messages from before cannot be read.")
 
 
 async def test_who_was_kicked_has_no_keys_of_what_follows(device: NewDevice) -> None:

@@ -104,7 +104,7 @@ def test_what_comes_under_another_name_is_refused(make: Callable[[Pair], bytes])
     [notice] = pair.bob.take_news()
     assert isinstance(notice, EncryptionNotice)
     assert (notice.kind, notice.user_id) == ("refused", CAROL)
-    assert "another member than the one whom the server names" in notice.sentence
+    assert "another member than the server names" in notice.sentence
     assert state(pair.bob) == before
 
 

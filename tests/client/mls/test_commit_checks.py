@@ -91,7 +91,7 @@ EVE = package("eve")
 ALIKE = create_key_package(SUITE, b"eve", SUITE.signature_key_pair().private, NOW)
 SAME_KEY = create_key_package(SUITE, b"other", EVE.signature_private, NOW)
 LISTS: dict[str, tuple[list[Proposal | bytes], str]] = {
-    "an update of the committer": ([update_of("alice")], "update of the committer"),
+    "an Update of the committer": ([update_of("alice")], "Update of the committer"),
     "the committer's own removal": ([Remove(0)], "removes itself"),
     "one removal twice": ([Remove(2), Remove(2)], "one member twice"),
     "one pre-shared key twice": ([psk(), psk()], "pre-shared key twice"),
@@ -99,10 +99,10 @@ LISTS: dict[str, tuple[list[Proposal | bytes], str]] = {
     "a key for a new beginning": ([psk(ResumptionPSKUsage.REINIT)], "another use"),
     "a nonce that is too short": ([psk(nonce=b"x")], "nonce of the wrong length"),
     "extensions twice": ([GroupContextExtensions(()), GroupContextExtensions(())], "extensions of the group twice"),
-    "an end and more": ([ReInit(b"", 1, 1, ()), Remove(2)], "does something else besides"),
+    "an end and more": ([ReInit(b"", 1, 1, ()), Remove(2)], "ReInit and other proposals"),
     "an end in an older version": ([ReInit(b"", 0, 1, ())], "older version"),
-    "a beginning": ([ExternalInit(b"x")], "begun like that of a new member"),
-    "an unknown reference": ([b"x" * 32], "proposal that did not come"),
+    "a beginning": ([ExternalInit(b"x")], "ExternalInit"),
+    "an unknown reference": ([b"x" * 32], "unknown proposal"),
     "the removal of nobody": ([Remove(9)], "there is no member 9"),
     "an extension that nobody knows": ([GroupContextExtensions((Extension(0xF00D, b""),))], "extension of the group"),
     "a required extension": ([GroupContextExtensions((required(extensions=(0xF00D,)),))], "capabilities that"),
@@ -165,11 +165,11 @@ def by_reference(*proposed: tuple[str, Proposal]) -> tuple[str, list[bytes]]:
     [
         ([("carol", update_of("carol")), ("dave", Remove(2))], "one member twice"),
         ([("carol", update_of("carol")), ("carol", update_of("carol"))], "one member twice"),
-        ([("alice", update_of("alice"))], "update of the committer"),
+        ([("alice", update_of("alice"))], "Update of the committer"),
         ([("carol", Remove(0))], "removes itself"),
         ([("carol", update_of("carol", encryption_key=FOUR.state("carol").tree.member(2).encryption_key))], "old key"),
-        ([("carol", update_of("carol", credential=basic(b"dave")))], "another identity"),
-        ([("carol", update_of("carol", leaf_node_source=LeafNodeSource.COMMIT, parent_hash=b""))], "come into being"),
+        ([("carol", update_of("carol", credential=basic(b"dave")))], "changes its identity"),
+        ([("carol", update_of("carol", leaf_node_source=LeafNodeSource.COMMIT, parent_hash=b""))], "wrong source"),
         ([("carol", update_of("dave"))], "signature of a leaf"),
         ([("carol", update_of("carol", signature_key=ALICE.tree.member(0).signature_key))], "signature of a leaf"),
     ],
@@ -193,7 +193,7 @@ def test_an_update_of_ours_that_we_never_sent_is_refused() -> None:
 def test_a_commit_that_changes_members_needs_new_keys() -> None:
     for proposals in ((), (Remove(2),), (GroupContextExtensions(()),)):
         commit = Commit(tuple(map(ProposalOrRef, proposals)), None)
-        refused(FOUR.group("bob"), public(ALICE, authenticated(ALICE, commit)), "without the new keys", InvalidError)
+        refused(FOUR.group("bob"), public(ALICE, authenticated(ALICE, commit)), "lacks a required path", InvalidError)
 
 
 # External commits
@@ -210,13 +210,13 @@ def external_commit(*proposals: Proposal, references: tuple[bytes, ...] = ()) ->
 @pytest.mark.parametrize(
     ("proposals", "sentence"),
     [
-        ([], "needs one beginning"),
-        ([ExternalInit(b"x"), ExternalInit(b"y")], "needs one beginning"),
-        ([ExternalInit(b"x"), Remove(1), Remove(2)], "more than its old leaf"),
+        ([], "exactly one ExternalInit"),
+        ([ExternalInit(b"x"), ExternalInit(b"y")], "exactly one ExternalInit"),
+        ([ExternalInit(b"x"), Remove(1), Remove(2)], "more than one leaf"),
         ([ExternalInit(b"x"), Add(EVE.key_package)], "only members may"),
         ([ExternalInit(b"x"), GroupContextExtensions(())], "only members may"),
         ([ExternalInit(b"x"), update_of("carol")], "only members may"),
-        ([ExternalInit(b"x"), Remove(2)], "another identity"),
+        ([ExternalInit(b"x"), Remove(2)], "changes its identity"),
         ([ExternalInit(b"x"), Remove(7)], "there is no member 7"),
         ([ExternalInit(b"x"), psk(), psk()], "pre-shared key twice"),
     ],
@@ -229,7 +229,7 @@ def test_a_new_member_may_not_refer_to_proposals() -> None:
     stored, references = by_reference(("carol", Remove(3)))
     bob = FOUR.group("bob").from_bytes(bytes.fromhex(stored))
     message = external_commit(ExternalInit(b"x"), references=tuple(references))
-    refused(bob, message, "proposal of somebody else", InvalidError)
+    refused(bob, message, "proposal of another sender", InvalidError)
 
 
 # Pre-shared keys, and the end of a group
@@ -238,7 +238,7 @@ def test_a_new_member_may_not_refer_to_proposals() -> None:
 def test_a_pre_shared_key_is_needed_where_it_flows_in() -> None:
     alice, bob = FOUR.group("alice"), FOUR.group("bob")
     made = alice.commit(NOW, psks={b"id": b"key"})
-    unchanged(bob, lambda: bob.receive(made.message, NOW), "not there", StateError)
+    unchanged(bob, lambda: bob.receive(made.message, NOW), "is missing", StateError)
     unchanged(bob, lambda: bob.receive(made.message, NOW, {b"id": b"wrong"}), "confirmation tag", InvalidError)
     bob.receive(made.message, NOW, {b"id": b"key"})
     assert bob.epoch_authenticator == made.epoch_authenticator

@@ -82,7 +82,7 @@ def test_any_of_several_own_commits_can_be_the_one_that_counts() -> None:
 def test_an_own_commit_is_applied_by_hand_or_forgotten() -> None:
     alice, bob, _, _ = four()
     made, other = alice.commit(NOW), alice.commit(NOW, private=True)
-    unchanged(alice, lambda: alice.apply_pending(NOW), "no such commit", StateError)
+    unchanged(alice, lambda: alice.apply_pending(NOW), "no such own commit", StateError)
     alice.drop_pending(made.message)
     assert list(alice.pending) == [other.message]
     alice.apply_pending(NOW)
@@ -91,7 +91,7 @@ def test_an_own_commit_is_applied_by_hand_or_forgotten() -> None:
     alice.commit(NOW)
     alice.drop_pending()
     assert list(alice.pending) == []
-    unchanged(alice, lambda: alice.apply_pending(NOW), "no such commit", StateError)
+    unchanged(alice, lambda: alice.apply_pending(NOW), "no such own commit", StateError)
 
 
 def test_own_commits_that_never_come_back_do_not_fill_the_memory() -> None:
@@ -130,7 +130,7 @@ def test_what_was_proposed_is_taken_along() -> None:
             except OwnMessageError:
                 assert group in (bob, carol)
     for group in (alice, bob):
-        unchanged(group, lambda group=group: group.encrypt(b"x"), "a commit must come", StateError)  # type: ignore[misc]
+        unchanged(group, lambda group=group: group.encrypt(b"x"), "a commit is needed", StateError)  # type: ignore[misc]
     made = alice.commit(NOW)
     for group in (alice, bob, carol):
         group.receive(made.message, NOW)
@@ -183,7 +183,7 @@ def test_what_is_encrypted_depends_on_nothing_that_is_pending() -> None:
 
 def test_a_message_is_not_larger_than_what_is_read() -> None:
     alice = FOUR.group("alice")
-    unchanged(alice, lambda: alice.encrypt(bytes(MAX_MESSAGE)), "that are read", LimitError)
+    unchanged(alice, lambda: alice.encrypt(bytes(MAX_MESSAGE)), "more than", LimitError)
 
 
 def test_authenticated_data_and_sender_are_told() -> None:
@@ -224,7 +224,7 @@ def test_an_exported_secret_is_the_same_for_all_of_an_epoch() -> None:
     alice.commit(NOW)
     alice.apply_pending(NOW)
     assert len({one, *others, alice.export_secret("label", b"context", 48)}) == 4
-    unchanged(alice, lambda: alice.export_secret("label", b"", 1 << 20), "longer than a key can give", LimitError)
+    unchanged(alice, lambda: alice.export_secret("label", b"", 1 << 20), "0 or too great", LimitError)
 
 
 # What is stored, and what is erased

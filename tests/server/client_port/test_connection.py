@@ -148,7 +148,7 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
     """It may be gone: the system does not tell that from the end of one side."""
     bob, group = await with_one_unread(running)
     if way == "aiohttp":
-        monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
+        monkeypatch.setattr(running.app[app_keys.FETCHING], "read_cached", lambda *_, **__: None)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(poll(bob, group, 2, PROTOBUF))
     writer.write_eof()
@@ -166,16 +166,16 @@ async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_
 ) -> None:
     bob, group = await with_one_unread(running)
     fetching = running.app[app_keys.FETCHING]
-    at_hand, line = fetching.at_hand, socket.create_connection(("127.0.0.1", running.server.port))
+    read_cached, line = fetching.read_cached, socket.create_connection(("127.0.0.1", running.server.port))
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it breaks, and does not end
     asked = []
 
     def breaks(*arguments: Any, **more: Any) -> Any:
         asked.append(arguments)
         line.close()
-        return at_hand(*arguments, **more) if way == "fast path" else None
+        return read_cached(*arguments, **more) if way == "fast path" else None
 
-    monkeypatch.setattr(fetching, "at_hand", breaks)
+    monkeypatch.setattr(fetching, "read_cached", breaks)
     before = set(running.server.site.open)
     page = poll(bob, group, 2, PROTOBUF)
     line.sendall(page + page[:20])  # what comes behind it has reading paused

@@ -336,7 +336,7 @@ async def test_a_stop_gives_up_pages_that_take_too_long_to_read(
         finally:
             is_given_up = True
 
-    monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
+    monkeypatch.setattr(running.app[app_keys.FETCHING], "read_cached", lambda *_, **__: None)
     monkeypatch.setattr(running.app[app_keys.FETCHING], "read", endless)
     await line.say(poll(alice, group, 0))
     await begun.wait()
@@ -651,7 +651,7 @@ async def test_a_stop_right_after_a_request_has_come_waits_for_it(
         return read_head(fast_path, text, connection)
 
     monkeypatch.setattr(FastPath, "read_head", read_before_a_stop)
-    monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
+    monkeypatch.setattr(running.app[app_keys.FETCHING], "read_cached", lambda *_, **__: None)
     page = json.loads((await line.ask(poll(alice, group, 0))).body)
     assert [each["sequence_num"] for each in page["messages"]] == [1]
     assert await line.rest() == b""
@@ -721,7 +721,7 @@ async def test_errors_are_answered_and_counted_the_same(
     taken.new()
 
     def counts() -> Counter[Any]:
-        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].taken().items()})
+        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].histograms().items()})
 
     async with plain_port(running) as port, line_to(port) as plain:
         for error in ERRORS:
@@ -749,7 +749,7 @@ async def test_errors_of_reading_are_answered_counted_and_told_the_same(
     asked, budget = poll(alice, group, 0, media), running.app[app_keys.BUDGET]
 
     def counts() -> Counter[Any]:
-        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].taken().items()})
+        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].histograms().items()})
 
     async with plain_port(running) as port, line_to(port) as plain:
         for error in READING_ERRORS:
@@ -758,7 +758,7 @@ async def test_errors_of_reading_are_answered_counted_and_told_the_same(
                 raise error
 
             with monkeypatch.context() as patch:
-                patch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
+                patch.setattr(running.app[app_keys.FETCHING], "read_cached", lambda *_, **__: None)
                 patch.setattr(running.app[app_keys.FETCHING], "read", fail)
                 start = counts()
                 with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as logs:

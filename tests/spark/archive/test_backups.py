@@ -88,7 +88,7 @@ def test_what_is_made_after_a_restore_is_archived_and_expires_as_anything_else(s
     before = store.add_group()
     store.send(before, 3)
     with store.opened() as connection:
-        replay(connection, store.config.ledger_path, store.now, despite=True)
+        replay(connection, store.config.ledger_path, store.now, accept_incomplete=True)
     kept, fading = store.add_group(), store.add_group(20 * DAY)
     for group_key in (before, kept, fading):
         store.send(group_key, 3)

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from conclave.actions import holds, purges
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
 from conclave.archive import tally as archived
 from conclave.clock import FakeClock
@@ -26,15 +26,15 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     return Store(tmp_path, cleaner)
 
 
-def outside(store: Store) -> tuple[Outside, Context]:
-    opened = Outside(store.config, FakeClock(store.now))
+def outside(store: Store) -> tuple[CommandRunner, Context]:
+    opened = CommandRunner(store.config, FakeClock(store.now))
     return opened, opened.context()
 
 
 def hold(store: Store, *, group_key: int | None = None, user_id: bytes = b"") -> int:
     opened, context = outside(store)
     subject = user_id or store.group_ids[group_key or 0]
-    covered = holds.Covered(group_key, subject, "name")
+    covered = holds.HoldSubject(group_key, subject, "name")
     return opened.write(holds.add, context, "operator root", covered, "case 17").hold_id
 
 
@@ -47,7 +47,7 @@ def plan(store: Store, group_key: int, before: int) -> tuple[MessageTotals, Mess
     """What a purge would take from the database, and from the archive."""
     opened, context = outside(store)
     found = opened.read(purges.plan, context, str(UUID(bytes=store.group_ids[group_key])), before)
-    return found.rehearsed.known, archived.count(store.config, found.rehearsed.archive_count)
+    return found.impact.known, archived.count(store.config, found.impact.archive_count)
 
 
 def test_a_hold_keeps_what_is_archived_until_it_is_released(store: Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
 from conclave.retention.resolve import Lifetimes
@@ -67,9 +67,9 @@ def test_it_is_erased_from_the_archive_by_the_next_run(store: Store) -> None:
 def test_a_hold_and_a_least_lifetime_keep_it_there_and_it_stays_hidden(store: Store) -> None:
     one, other = filled(store)
     store.send(one, 1, sender=USERS[1])
-    opened = Outside(store.config, FakeClock(store.now))
+    opened = CommandRunner(store.config, FakeClock(store.now))
     hold = opened.write(
-        holds.add, opened.context(), "operator root", holds.Covered(one, store.group_ids[one], "one"), "case"
+        holds.add, opened.context(), "operator root", holds.HoldSubject(one, store.group_ids[one], "one"), "case"
     )
     gone = {(one, 3), (one, 13), (one, 15), (other, 3)}
     for key, number in sorted(gone):
@@ -79,7 +79,7 @@ def test_a_hold_and_a_least_lifetime_keep_it_there_and_it_stays_hidden(store: St
     store.now += 8 * DAY
     assert store.run()["archived"] == 5, "under a hold it moves with the others"
     expect(store, gone, {(one, 3), (one, 13), (one, 15)})
-    user = opened.write(holds.add, opened.context(), "operator root", holds.Covered(None, USERS[1], "user"), "case")
+    user = opened.write(holds.add, opened.context(), "operator root", holds.HoldSubject(None, USERS[1], "user"), "case")
     opened.write(holds.release, opened.context(), "operator root", hold.hold_id)
     assert store.run()["deleted"]["taken_back"] == 2
     expect(store, gone, {(one, 15)})
@@ -135,9 +135,9 @@ def test_it_does_not_come_back_by_a_move_that_broke_off(store: Store, point: str
 
 def test_a_restore_from_the_archive_leaves_it_taken_back(store: Store) -> None:
     one, other = filled(store)
-    opened = Outside(store.config, FakeClock(store.now))
+    opened = CommandRunner(store.config, FakeClock(store.now))
     hold = opened.write(
-        holds.add, opened.context(), "operator root", holds.Covered(one, store.group_ids[one], "one"), "case"
+        holds.add, opened.context(), "operator root", holds.HoldSubject(one, store.group_ids[one], "one"), "case"
     )
     store.take_back(one, 4)
     store.run()

@@ -50,12 +50,12 @@ class Backed(World):
     def back_up(self) -> None:
         self.backup(self.folder / "copy.db")
 
-    def restore(self, *, despite: bool = False) -> World:
+    def restore(self, *, accept_incomplete: bool = False) -> World:
         """Lose the store now, and return its copy, after the replay."""
         self.beat()
         world = self.restored(self.folder / "copy.db", self.folder / "restored")
         with world.reading() as connection:
-            self.done = replay(connection, self.ledger, self.clock.now(), despite=despite)
+            self.done = replay(connection, self.ledger, self.clock.now(), accept_incomplete=accept_incomplete)
         world.begin()
         return world
 
@@ -553,7 +553,7 @@ def test_a_copy_is_refused_unless_the_ledger_tells_all(world: Backed, harm: str,
         restored.replay()
     assert len(restored.memberships()) == 5, "nothing was done"
     with restored.reading() as connection:
-        replay(connection, world.ledger, world.clock.now(), despite=True)
+        replay(connection, world.ledger, world.clock.now(), accept_incomplete=True)
     assert world.group(world.friends).last_seq < restored.groups()[0].last_seq
 
 
@@ -609,7 +609,7 @@ def test_after_a_restore_without_a_whole_ledger_it_covers_no_older_backup(world:
         world.ledger.write_bytes(early)
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     with restored.reading() as connection:
-        replay(connection, world.ledger, world.clock.now(), despite=True)
+        replay(connection, world.ledger, world.clock.now(), accept_incomplete=True)
     restored.begin()
     restored.beat()
     older = restored.restored(world.folder / "older.db", world.folder / "older")
@@ -633,7 +633,7 @@ def test_a_ledger_that_lacks_a_restore_has_no_number_given_twice(world: Backed) 
         restored = world.restored(world.folder / "copy.db", world.folder / f"restored{place}")
         blocks = Inspection(world.config.keys_path).blocks() if place else []
         with restored.reading() as connection:
-            replay(connection, world.ledger, world.clock.now(), blocks, despite=True)
+            replay(connection, world.ledger, world.clock.now(), blocks, accept_incomplete=True)
         given.add(restored.send(restored.memberships()[0]))
     assert len(given) == 3
     assert max(given) < 2**53, "readers of JSON have to hold it"
@@ -669,7 +669,7 @@ def test_what_ended_on_an_older_backup_does_not_end_on_a_newer_one(world: Backed
         with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
             lost.replay()
     with newer.reading() as connection:
-        replay(connection, world.ledger, world.clock.now(), despite=True)
+        replay(connection, world.ledger, world.clock.now(), accept_incomplete=True)
     assert {each.group_id for each in newer.groups()} == groups_then
     assert world.carol not in {each.user_id for each in newer.memberships() if each.group.group_id == world.friends}, (
         "what ended before the older one was restored has ended"
@@ -753,7 +753,7 @@ def test_the_ledger_of_another_database_is_never_replayed(world: Backed, tmp_pat
     other.back_up()
     restored = other.restored(other.folder / "copy.db", tmp_path / "restored")
     with restored.reading() as connection, pytest.raises(LedgerError, match="of another database"):
-        replay(connection, world.ledger, 0, despite=True)
+        replay(connection, world.ledger, 0, accept_incomplete=True)
 
 
 def test_neither_names_nor_bodies_nor_secrets_are_in_the_ledger(world: Backed) -> None:

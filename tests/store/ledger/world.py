@@ -23,8 +23,8 @@ from conclave.actions.commits import Commit
 from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
 from conclave.actions.messages import append_all
-from conclave.actions.replay import Replayed, replay
-from conclave.actions.taking_back import Wish
+from conclave.actions.replay import ReplayResult, replay
+from conclave.actions.taking_back import TakeBackRequest
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
@@ -109,7 +109,7 @@ class World:
         stores.prepare(world.path)
         return world
 
-    def replay(self) -> Replayed:
+    def replay(self) -> ReplayResult:
         with self.reading() as connection:
             return replay(connection, self.ledger, self.clock.now())
 
@@ -164,7 +164,7 @@ class World:
     def take_back(self, member: Membership, number: int) -> None:
         """Have a member take a message back. Raises ApiError."""
         with self.writing() as connection:
-            wish = Wish(member.group.group_id, member.user_id, number, admins_may=True)
+            wish = TakeBackRequest(member.group.group_id, member.user_id, number, admins_may=True)
             sent = messages.find_sent(connection, member.group.group_key, number)
             taking_back.take_back(connection, self.context, wish, sent)
 
