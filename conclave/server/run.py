@@ -163,7 +163,7 @@ async def _serve(
     for number in signals.stop_signals():
         loop.add_signal_handler(number, end)
     # Not by the loop: after it is closed, SIGHUP would kill the process.
-    hangups.hand_on(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
+    hangups.set_handler(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
