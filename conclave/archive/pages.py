@@ -26,7 +26,7 @@ async def page(
     *,
     include_redacted: bool = False,
 ) -> MessagePage:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
+    """Read a page as ``messages.read_page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
     rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
@@ -44,7 +44,7 @@ async def page(
     async def look() -> MessagePage:
         room = limit - len(served)
         asked = group_id, user_id, position, room, clock, write, taken
-        return await store.read(messages.page, *asked, include_redacted=include_redacted)
+        return await store.read(messages.read_page, *asked, include_redacted=include_redacted)
 
     async def fill(stretch: Stretch, view: Visibility) -> bool:
         """Read a stretch of the archive, if it is still there. Return whether the page is full."""
@@ -96,4 +96,4 @@ async def page(
 
 def _write_all(found: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:
     """Write messages, in a thread: they may have 2 MiB."""
-    return [messages.written(each, each.mls_message, view, write) for each in found]
+    return [messages.encode(each, each.mls_message, view, write) for each in found]

@@ -126,7 +126,7 @@ class GroupCache:
         freshness.on_invalidation(self._invalidate)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> FetchedPage | None:
-        """Return the page that ``messages.page`` would; None if the store must be read. Raises StoreError.
+        """Return the page that ``messages.read_page`` would; None if the store must be read. Raises StoreError.
 
         While the clock is in doubt, only the store decides how far a watermark may rise.
         """
@@ -185,7 +185,7 @@ class GroupCache:
         """
         member, group = page.member, page.member.group
         reader = CachedMember.of(member)
-        if self._freshness.since(page.touch).reaches_group(group.group_key):
+        if self._freshness.since(page.touch).covers_group(group.group_key):
             return reader
         entry = self._by_id.get(group.group_id)
         if entry and max(group.last_seq, page.fetched_up_to) > entry.last_seq:

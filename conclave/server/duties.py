@@ -206,7 +206,7 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
 
     async def record_delivered() -> None:
         while delivered := notifier.delivered:
-            await store.write(timers.heard, delivered)
+            await store.write(timers.confirm_notified, delivered)
             notifier.forget(delivered)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):

@@ -14,7 +14,7 @@ from conclave.health.parts import Health, HealthPart
 from conclave.server import supervise
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import StartTimeout
-from conclave.system.worker_protocol import WorkerState, to_line
+from conclave.system.worker_protocol import WorkerState, encode_message
 from tests.support.server import PATIENCE, alive
 
 NOBODY = 2**30
@@ -76,7 +76,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def have_workers(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(supervise, "tied", lambda *_, **__: [sys.executable, "-I", "-c", program])
+    monkeypatch.setattr(supervise, "parent_bound_command", lambda *_, **__: [sys.executable, "-I", "-c", program])
 
 
 async def in_time(doing: Coroutine[Any, Any, object]) -> None:
@@ -182,7 +182,7 @@ def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> N
 
 async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
     have_workers(
-        monkeypatch, f"print({to_line(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
+        monkeypatch, f"print({encode_message(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
     )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):

@@ -109,7 +109,7 @@ async def test_signs_of_life_come_while_the_loop_goes_round(manager: Manager) ->
 async def test_no_sign_of_life_comes_while_the_store_cannot_be_read(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(notify, "WATCHDOG_RETRY_SECONDS", 0.01)
     works = asyncio.Event()
     tries = 0
 
