@@ -319,14 +319,14 @@ def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[LedgerEntr
         connection.execute(
             "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
         )
-    told = [each for each in added if each.kind != RESTORE]
+    changes = [each for each in added if each.kind != RESTORE]
     # A restore from an incomplete ledger records that: earlier backups need the missing entries.
     reached = [(each.state or {}).get("complete_after", 0) for each in added if each.kind == RESTORE]
     head = _Head(
         head.ledger_id,
         max(head.complete_after, *reached, 0),
         max(head.last_change, *(each.change for each in added), 0),
-        told[-1].at if told else head.until,
+        changes[-1].at if changes else head.until,
         head.entries + len(added) - gone,
     )
     _set_head(connection, head)

@@ -101,10 +101,10 @@ class EncodedMessage(NamedTuple):
 class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``visibility``: what the
-    reader may see. ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty.
-    ``touch``: the page was read as of this touch. ``end``: all visible messages up to this number are here; None if
-    that is not known. ``doubt``: for what it does not count.
+    ``fetched_up_to``: the watermark of the reader after the response, unless reduced by ``omissions``. ``visibility``:
+    what the reader may see. ``archived``: archived messages that come first; if there are any, ``messages`` is empty.
+    ``touch``: the last touch when the page was read. ``end``: the page has all visible messages up to this number; None
+    if unknown. ``omissions``: messages omitted because the clock is in doubt.
     """
 
     messages: list[EncodedMessage]
@@ -114,7 +114,7 @@ class MessagePage:
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    doubt: Omissions = fetch_gaps.NO_OMISSIONS
+    omissions: Omissions = fetch_gaps.NO_OMISSIONS
 
 
 def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
@@ -222,10 +222,10 @@ def read_page(
     if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
-    doubt = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
+    omissions = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
     if archived:
-        return MessagePage([], member, confirmed, view, archived, touch, doubt=doubt)
+        return MessagePage([], member, confirmed, view, archived, touch, omissions=omissions)
     begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
@@ -235,8 +235,8 @@ def read_page(
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # The page depends on the reader, so ``end`` is None. Messages hidden from this reader count as fetched.
-        return MessagePage(served, member, max(end, confirmed), view, None, touch, doubt=doubt)
-    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, doubt)
+        return MessagePage(served, member, max(end, confirmed), view, None, touch, omissions=omissions)
+    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, omissions)
 
 
 def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:

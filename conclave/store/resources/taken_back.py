@@ -115,22 +115,22 @@ def take_unnotified(connection: sqlite3.Connection, most: int = timers.NOTIFIED_
         "SELECT group_key, sequence_num, told_to FROM taken_back WHERE told_to IS NOT NULL LIMIT ?",
         (MESSAGES_PER_STEP,),
     ).fetchall()
-    told: list[Redaction] = []
+    redactions: list[Redaction] = []
     for group_key, number, told_to in rows:
-        if len(told) >= most:
+        if len(redactions) >= most:
             break
         members = connection.execute(
             "SELECT member_id, user_id, group_id FROM members JOIN groups USING (group_key)"
             " WHERE group_key = ? AND member_id > ? ORDER BY member_id LIMIT ?",
             (group_key, told_to, most),
         ).fetchall()
-        told += timers.note_missed(connection, [(row[1], row[2], group_key, number) for row in members])
+        redactions += timers.note_missed(connection, [(row[1], row[2], group_key, number) for row in members])
         connection.execute(
             "UPDATE taken_back SET told_to = ? WHERE group_key = ? AND sequence_num = ?",
             (members[-1][0] if len(members) == most else None, group_key, number),
         )
     reach("taken_back.told")
-    return told
+    return redactions
 
 
 def sweep_step(connection: sqlite3.Connection) -> Step:

@@ -185,26 +185,26 @@ def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PE
         for row in ended
         if row["user_id"] is not None
     ]
-    told = note_missed(connection, missing)
+    redactions = note_missed(connection, missing)
     reach("timers.told")
-    return len(ended), told
+    return len(ended), redactions
 
 
 def note_missed(connection: sqlite3.Connection, missing: Iterable[tuple[bytes, bytes, int, int]]) -> list[Redaction]:
     """Record redactions of which users are to be notified: user id, group id, group key, number."""
-    told = []
+    redactions = []
     for user_id, group_id, group_key, number in missing:
         missed_id = connection.execute(
             "INSERT INTO missed_redactions (user_id, group_key, sequence_num) VALUES (?, ?, ?)",
             (user_id, group_key, number),
         ).lastrowid
-        told.append(Redaction(missed_id or 0, user_id, group_id, number))
+        redactions.append(Redaction(missed_id or 0, user_id, group_id, number))
     connection.executemany(
         "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
         " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
-        [(user_id, MAX_MISSED) for user_id in {each.user_id for each in told}],
+        [(user_id, MAX_MISSED) for user_id in {each.user_id for each in redactions}],
     )
-    return told
+    return redactions
 
 
 def last_missed(connection: sqlite3.Connection) -> int:
