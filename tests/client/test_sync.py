@@ -444,7 +444,7 @@ async def test_a_device_that_was_away_reads_of_all_that_was_taken_back(
     pair: tuple[Device, Device, UUID], device: NewDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also of more than an answer lists."""
-    monkeypatch.setattr(taken_back, "MOST_TOLD", 2)
+    monkeypatch.setattr(taken_back, "MAX_LISTED", 2)
     alice, bob, group = pair
     phone = await device("bob", tmp_path / "phone.db", register=False)
     await phone.connect()
