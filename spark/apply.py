@@ -20,7 +20,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import ANY_RUN_RULES, EXPIRED, INVITES, SESSIONS
 from conclave.store import bodies, invalidation, message_keys
 from conclave.store.archive import moves
-from conclave.store.engine.sqlite import Step, done
+from conclave.store.engine.sqlite import Step, once
 from conclave.store.resources import receipts, taken_back, timers
 from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Pacer
@@ -58,19 +58,19 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
 
 def give_space_back(pacer: Pacer) -> None:
     """Return free pages to the file system, unless they are few."""
-    pacer.run(iter([partial(bodies.give_pages_back, pacer.connection)]))
+    pacer.run(iter([partial(bodies.return_free_pages, pacer.connection)]))
 
 
 def _steps(
     connection: sqlite3.Connection, plan: Plan, settings: PolicySettings, counts: Counter[str]
 ) -> Iterator[Step]:
     for group_key in plan.tombstones:
-        yield partial(done, moves.remove_tombstone, connection, group_key)
+        yield partial(once, moves.remove_tombstone, connection, group_key)
     for user_id in plan.deleted_accounts:
-        yield partial(done, moves.remove_user_tombstone, connection, user_id)
-    if timers.are_left(connection):
+        yield partial(once, moves.remove_user_tombstone, connection, user_id)
+    if timers.has_leftovers(connection):
         yield partial(timers.sweep, connection, plan.now)
-    yield taken_back.sweeping(connection)
+    yield taken_back.sweep_step(connection)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
@@ -128,12 +128,14 @@ class _Deleting:
             self._counts[rule] += len(some)
             if rule in (EXPIRED, *ANY_RUN_RULES):
                 invalidation.invalidate_group(self._connection, group_key)
-            ranges = moves.kept_twice(self._connection, group_key)  # the archive erases these later, and notes them
+            ranges = moves.duplicated_ranges(
+                self._connection, group_key
+            )  # the archive erases these later, and notes them
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
                 receipts.note(self._connection, group_key, ErasedMessages(rule, len(last), last_seq, newest))
-                message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
+                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in last])
 
 
 def _numbers(gone: list[DeletedMessage]) -> dict[int, list[int]]:

@@ -40,7 +40,7 @@ def write_receipts(
     now, kept = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
-        if not state.standing(connection).fault:
+        if not state.clock_state(connection).fault:
             if seals:
                 yield partial(receipts.seal, connection, now, done.job)
             if scope.is_housekeeping:
@@ -57,7 +57,7 @@ def write_receipts(
         hot.write_steps(steps)
         done.held = engine.count_held(hot)
         if done.error or scope != ALL:  # a run over everything that went well leaves nothing; the server looks besides
-            left = hot.read(overdue.worst, now)
+            left = hot.read(overdue.total_overdue, now)
             done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
@@ -70,7 +70,7 @@ def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: H
     if engine.is_hot_only:
         return
     try:
-        if hot.read(state.standing).fault:
+        if hot.read(state.clock_state).fault:
             return
         now = done.started_at
         keep, max_age = book.KEPT_SECONDS, settings.self_destruct_max_age
@@ -135,14 +135,14 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
         keys.refresh()
         if keys.serial < state.serial:
             raise KeyFileError(f"{engine.config.keys_path}: an older vault was put in its place{keyring.ADVICE}")
-        while noted := hot.read(message_keys.noted):
+        while noted := hot.read(message_keys.pending_erasures):
             hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
             reach("run.keys_noted")
-            keys.erase(noted.told)
+            keys.erase(noted.ranges)
             reach("run.keys_lost")
-            hot.write(message_keys.forget, noted.rows, keys.serial)
+            hot.write(message_keys.remove_pending, noted.rows, keys.serial)
         are_lost = True
-        keyring.renew_all(keys, engine.config.ledger_path, engine.config.vault_copies)
+        keyring.update_copies(keys, engine.config.ledger_path, engine.config.vault_copies)
     except _FAULTS as error:
         done.error = done.error or f"keys: {error}"
     return are_lost

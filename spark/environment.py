@@ -103,7 +103,7 @@ class RunEnvironment:
         elif is_submitted():
             self.warm_up()
         elif not self._spark:
-            with _told_plainly(), reserve.room(self.config):
+            with _told_plainly(), reserve.released_reserve(self.config):
                 self._prepare_folders()
                 find_java(archive=archive, memory=self.config.spark.driver_memory)
                 cluster.require_secret(self.config.spark.master)
@@ -123,7 +123,7 @@ class RunEnvironment:
         archive = self._uses_archive()
         if not self._spark:
             began = time.monotonic()
-            with _told_plainly(), reserve.room(self.config):
+            with _told_plainly(), reserve.released_reserve(self.config):
                 self._spark = self._start_spark(archive=archive)
             self._knows_archive = archive
             self.start_seconds = time.monotonic() - began
@@ -268,7 +268,7 @@ class RunEnvironment:
             log.info("waiting_for_another_run")
             tell(WorkerState.WAITING)
 
-        with self._open_lock().hold(wait), reserve.room(self.config):
+        with self._open_lock().hold(wait), reserve.released_reserve(self.config):
             remove_dead(self.config.work)  # the report names what cannot be removed
             yield
 

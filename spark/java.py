@@ -17,7 +17,7 @@ from typing import IO, NamedTuple
 
 from conclave.archive.faults import one_line
 from conclave.logs.setup import get_logger
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 from spark.cluster import PAGE
 from spark.java_check import WITHOUT_TRACES
 
@@ -147,7 +147,7 @@ class Java:
             "pyspark-shell",
         ]
         self._process = subprocess.Popen(  # noqa: S603 - the program comes with Spark
-            tied(*command),
+            parent_bound_command(*command),
             stdin=subprocess.PIPE,  # Java ends with this pipe too, but not while it starts
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -40,7 +40,7 @@ def of_archive(
     state = moves.find_state(connection)
     return (
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
-        or bool(moves.copies(connection))
+        or bool(moves.hot_copies(connection))
         or reclaiming.is_unsettled(connection)
         or (
             scope.is_housekeeping

@@ -92,8 +92,8 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
         former = state.stored_policy(connection)
         if former is None:
             return None
-        steady.resume(state.standing(connection).floor, None)
-        fault = state.look_at_clock(connection, steady.read())
+        steady.resume(state.clock_state(connection).floor, None)
+        fault = state.check_clock(connection, steady.read())
         now = steady.now()
         now_erased = _erasure(connection, Hot(path, former, now))
         change = rehearsal.rehearse(connection, former, policy, now, is_measured=True)
@@ -162,7 +162,7 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
         planned.groups_touched, planned.counts = len(found.groups), found.counts
         planned.held = engine.count_held(hot, found.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
-            planned.error = state.look_at_clock(connection, engine.clock.read())
+            planned.error = state.check_clock(connection, engine.clock.read())
         if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
             archive.count(planned, found.groups, found.plan)
         planned.finished_at = engine.clock.now()

@@ -22,7 +22,7 @@ def find(
     """Return what is known of the message ``number`` of a group; None if the archive does not have it.
 
     ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``partitions``: class
-    and span of those in which it may be, named as literals so that no other file is opened. Raises LookError.
+    and span of those in which it may be, named as literals so that no other file is opened. Raises ArchiveReadError.
     """
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above

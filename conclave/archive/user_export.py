@@ -93,7 +93,7 @@ def _opened(
             *(group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
             is_commit=each.is_commit,
         )
-        body = bodies.opened(keys, group_id, [each.sequence_num], [each.body])[0]
+        body = bodies.decrypt_archived(keys, group_id, [each.sequence_num], [each.body])[0]
     except (AlteredError, KeyFileError) as error:
         raise UnreadableError(f"{path}: {error}") from error
     except DamagedError as error:

@@ -117,7 +117,7 @@ def _alone(config: Config) -> Iterator[None]:
 
     The vault is locked too: what a restored copy tells would be taken for what the server that has been copied tells.
     """
-    mark = config.data / data_folder.MARK
+    mark = config.data / data_folder.MARKER
     data_folder.require_own(config.data, config.database, config.archive_path)
     with ExitStack() as held:
         try:
@@ -266,7 +266,7 @@ class _Restoring:
                 f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
                 " on that disk"
             )
-        own = {data_folder.MARK, "reserve", self._config.vault_path.name}
+        own = {data_folder.MARKER, "reserve", self._config.vault_path.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
@@ -329,7 +329,7 @@ class _Restoring:
             self._done.ledger_flaw = done.flaw
             if self._keys:
                 with sqlite.write_transaction(connection):
-                    self._done.taken_back["messages_erased"] = unreadable.forget(connection, self._keys)
+                    self._done.taken_back["messages_erased"] = unreadable.remove_all(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -339,7 +339,7 @@ class _Restoring:
             stored = state.stored_policy(connection)
             if stored is None:
                 return  # no server has run on it, so nothing can be due
-            clock_fault = state.look_at_clock(connection, self._clock.read())
+            clock_fault = state.check_clock(connection, self._clock.read())
             due = status.overdue(connection, self._clock.now())
         of_deleted = due.deleted_groups or due.deleted_accounts
         if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:

@@ -236,7 +236,7 @@ def _send(connection: sqlite3.Connection, context: Context, own: Own, now: int) 
 def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
     """Return the secrets between a node of the cover and the key of a number, both included; none: it has no key."""
     leaf = tree.BLOCK + number % tree.BLOCK
-    node = tree.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.covering_node(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return []
     steps = leaf.bit_length() - node.position.bit_length()
@@ -244,12 +244,12 @@ def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
 
 
 def _opened(connection: sqlite3.Connection, sent: Sequence[Sent]) -> list[bytes | None]:
-    return [bodies.decrypted(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
+    return [bodies.decrypt(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
 
 
 def _served(connection: sqlite3.Connection, context: Context, own: Own) -> set[bytes] | None:
     """Return the bodies that a client gets of the group that stays; None if some are in the archive by now."""
-    page = messages.page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
+    page = messages.read_page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
 
 

@@ -40,7 +40,7 @@ class Reclaimable:
 def find(hot: Hot, table: Table, before: int) -> Reclaimable:
     """Return what is worth it. ``before``: what was erased by this Unix second has taken space for long enough."""
     shares = hot.read(reclaiming.shares)
-    worth = {partition for partition, share in shares.items() if share.is_worth_it(before)}
+    worth = {partition for partition, share in shares.items() if share.is_reclaimable(before)}
     dropped = {partition for partition in worth if not shares[partition].living}
     return Reclaimable(sorted(dropped), sorted((worth | table.crowded_partitions()) - dropped))
 

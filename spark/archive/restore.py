@@ -80,7 +80,7 @@ def restore(
         for chunk in _chunks(readable, part):
             count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
-            hot.write(archive_restore.put_back, group.group_key, chunk)
+            hot.write(archive_restore.store_copies, group.group_key, chunk)
             reach("restore.copied")
     reach("restore.before_switch")
     hot.write(_switch_back, group, count, hot.now)

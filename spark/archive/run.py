@@ -196,7 +196,7 @@ class ArchiveRun:
         self._hot.write(reclaiming.note_done, self._hot.now)
 
     def _drop_copies(self) -> None:
-        if self._hot.read(moves.copies):
+        if self._hot.read(moves.hot_copies):
             self._open()  # raises if the table is not the right one: the copies may be all that is left
             self._mover().drop_copies()
 

@@ -172,7 +172,7 @@ def test_a_password_comes_from_standard_input_but_never_from_an_argument(stored:
 
 def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run: Run) -> None:
     assert "--yes" in refused(run("delete", "bob", typed="y\n"))
-    assert users.named(stored, "bob")
+    assert users.find_by_name(stored, "bob")
     assert run("delete", "bob", "--yes").exit_code == 0
     assert "no such user" in refused(run("delete", "bob", "--yes"))
     assert [each.username for each in accounts.list_all(stored, 0)] == ["alice", "carol"]

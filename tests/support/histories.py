@@ -292,7 +292,7 @@ class History(World):
         ]
         with closing(sqlite.connect(self.config.database)) as connection:
             with sqlite.write_transaction(connection):
-                restore.put_back(connection, key, archived)
+                restore.store_copies(connection, key, archived)
             with sqlite.write_transaction(connection):
                 restore.switch_back(connection, key, len(archived))
                 connection.execute("DELETE FROM archive_parts WHERE group_key = ?", (key,))

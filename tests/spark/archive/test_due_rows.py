@@ -58,7 +58,7 @@ def test_each_rule_takes_what_it_names_and_no_other_message(table: Table) -> Non
         found = measured[key, -1, SPAN]
         told = {each.rule: (each.messages, each.last_seq, each.newest) for each in found.gone}
         assert told == {rule: (len(of), max(of), 1000 + max(of)) for rule, of in expected.items()}, key
-        assert found.numbers == tree.of(gone), key
+        assert found.numbers == tree.from_numbers(gone), key
         assert found.left == left_of(rows, (key, -1, SPAN), gone), key
 
 
