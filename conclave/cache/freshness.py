@@ -122,7 +122,7 @@ class SessionCache:
         touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
         if extensions != self._extensions:
             return session  # it may have been extended meanwhile, which is no invalidation
-        if session and not self._freshness.since(touch).reaches_session(session.session_id):
+        if session and not self._freshness.since(touch).covers_session(session.session_id):
             self._add(token_hash, session)
         return session
 

@@ -173,7 +173,7 @@ async def _clean_up(
 def _keys_of(folder: Path, sent: SentMessages) -> dict[str, bool]:
     """Return whether the vault has the keys of messages, by text."""
     keys = Inspection(folder / "conclave.vault" / KEYS)
-    return {text: keys.living(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
+    return {text: keys.have_keys(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
 
 
 def _show(console: Console, shown: _Observed) -> int:

@@ -104,7 +104,7 @@ class Storage(Watch):
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run uses it, or there is none
-                self._reserves[0].shorten(self._database)
+                self._reserves[0].release_slack(self._database)
         self._check_space()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
@@ -123,7 +123,7 @@ class Storage(Watch):
     def _complete(self, reserve: Reserve) -> str:
         """Complete a reserve if there is space. Return why it cannot be kept, or ""."""
         try:
-            reserve.keep()
+            reserve.refill()
         except BlockingIOError:  # a run uses it: the former result is still valid
             return self._reserve_errors.get(reserve.path, "")
         except OSError as error:

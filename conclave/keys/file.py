@@ -52,10 +52,10 @@ class _Location(NamedTuple):
 
 
 class RecordChunk(NamedTuple):
-    """The data of ``count`` consecutive records."""
+    """The data of ``record_count`` consecutive records."""
 
     data: bytes
-    count: int
+    record_count: int
 
 
 def create(path: Path, keys_id: bytes = bytes(records.ID_BYTES)) -> None:

@@ -183,7 +183,7 @@ async def _serve(
         )
         async with (
             supervisor,
-            manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
+            manager.watchdog(lambda: app[app_keys.STORE].read(state.stored_policy)),
             Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, reload, manager),
         ):
             manager.ready(f"serving at {url}")

@@ -335,6 +335,6 @@ def test_what_is_noted_while_a_run_loses_keys_is_lost_too(store: KeyedBackups, m
     assert deleted == [first]
     assert store.noted() == 0
     unused = [100, 65_535]
-    assert Inspection(store.config.keys_path).living(store.group_ids[first], unused) == [False, False]
+    assert Inspection(store.config.keys_path).have_keys(store.group_ids[first], unused) == [False, False]
     clean(store)
     assert store.derivable(store.config.keys_path) == set()

@@ -227,7 +227,7 @@ def test_what_a_disk_has_altered_since_the_file_was_opened_goes_into_no_copy(
     memory.require_living(store)
     path.write_bytes(altered(path, A))
     erased = [(B, memory.forget(B, [number])) for number in range(1, 60)]
-    with pytest.raises(KeyFileError, match="is not written anew"):
+    with pytest.raises(KeyFileError, match="neither it nor its copies are rewritten"):
         [*map(store.erase, ([each] for each in erased))]
     assert path.stat().st_ino == inode
     assert memory.roots[records.block_name(B, 0)] not in path.read_bytes()

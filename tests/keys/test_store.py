@@ -150,7 +150,7 @@ def test_neighbours_of_what_was_erased_have_their_own_keys(path: Path, memory: M
         memory.require_lost(store, path.parent)
 
 
-def test_what_is_remembered_is_bounded_and_forgotten_with_its_message(
+def test_what_is_cached_runs_is_bounded_and_forgotten_with_its_message(
     path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "MAX_CACHED_RUNS", 8)
@@ -158,10 +158,10 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_its_message(
     memory.give(store, A, 600)
     memory.give(store, B, 16)
     memory.require_living(store)
-    assert len(store._remembered) == 8
+    assert len(store._cached_runs) == 8
     KeyStore(path).erase([(A, memory.forget(A, [599, 600]))])
     store.keys(B, [1])
-    assert {named for named, _ in store._remembered} == {records.block_name(B, 0)}
+    assert {named for named, _ in store._cached_runs} == {records.block_name(B, 0)}
 
 
 def test_very_many_groups_change_in_writes_of_a_bounded_size(

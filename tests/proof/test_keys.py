@@ -95,14 +95,14 @@ def test_after_a_restore_numbers_begin_above_one_that_none_was_given(
 def erased_again(store: KeyedBackups, group_id: bytes) -> None:
     """Put the root of a block back, as an old copy of the file would have it."""
     opened = KeyFile(store.config.keys_path)
-    with opened.held() as write:
+    with opened.locked() as write:
         write([(records.block_name(group_id, 0), (Node(tree.ROOT, store.roots[group_id, 0]),))])
     opened.close()
 
 
 def of_no_group(store: KeyedBackups, _: bytes) -> None:
     opened = KeyFile(store.config.keys_path)
-    with opened.held() as write:
+    with opened.locked() as write:
         write([(records.block_name(b"x" * 16, 0), (Node(tree.ROOT, b"y" * 32),))])
     opened.close()
 

@@ -119,7 +119,7 @@ async def test_a_worker_that_closes_its_output_and_does_not_end_is_started_again
     monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
     have_workers(monkeypatch, IS_SILENT)
-    for name in ("KILL_SECONDS", "STOP_SECONDS", "FIRST_PAUSE_SECONDS"):
+    for name in ("KILL_SECONDS", "STOP_SECONDS", "MIN_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.1)
     health = Health()
     async with Supervisor(Config(), health):
@@ -135,7 +135,7 @@ async def test_a_worker_that_starts_slowly_gets_longer_each_time(
 ) -> None:
     """Otherwise each would be killed before it is ready, for ever, on a machine with much other work."""
     have_workers(monkeypatch, "import time; time.sleep(600)")
-    for name, seconds in {"READY_SECONDS": 0.3, "MAX_READY_SECONDS": 0.9, "FIRST_PAUSE_SECONDS": 0.01}.items():
+    for name, seconds in {"READY_SECONDS": 0.3, "MAX_READY_SECONDS": 0.9, "MIN_PAUSE_SECONDS": 0.01}.items():
         monkeypatch.setattr(supervise, name, seconds)
     monkeypatch.setattr(supervise, "MAX_PAUSE_SECONDS", 0.01)
     given: list[float] = []

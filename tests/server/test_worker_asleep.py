@@ -177,7 +177,7 @@ async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
 
 
 async def test_a_worker_that_does_not_get_to_sleep_is_killed(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("KILL_SECONDS", "FIRST_PAUSE_SECONDS"):
+    for name in ("KILL_SECONDS", "MIN_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.1)
     workers.are(ends="time.sleep(600)")
     health = Health()
@@ -190,7 +190,7 @@ async def test_a_java_that_is_missed_later_is_looked_for_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while it is being upgraded. Only at the start of a server does a missing one end all tries."""
-    for name in ("FIRST_PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
+    for name in ("MIN_PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.05)
     workers.are()
     async with asleep(workers) as (supervisor, health):

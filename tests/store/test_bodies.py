@@ -44,7 +44,7 @@ def destroy_noted(connection: sqlite3.Connection) -> None:
     """Destroy the keys of what was erased, as a run does."""
     noted = message_keys.pending_erasures(connection)
     assert noted
-    bodies.open_keys(connection).erase(noted.told)
+    bodies.open_keys(connection).erase(noted.ranges)
 
 
 def test_a_body_is_encrypted_and_its_key_goes_with_it(connection: sqlite3.Connection) -> None:

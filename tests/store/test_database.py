@@ -56,7 +56,7 @@ async def test_writes_that_wait_at_the_same_time_share_a_transaction(store: Data
 
 
 async def test_a_commit_that_fails_fails_the_whole_batch_and_the_store_goes_on(store: Database) -> None:
-    writer = store._owners[0]
+    writer = store._threads[0]
     pages = await writer.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await writer.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall())
     big = [store.write(insert, bytes(3000)) for _ in range(20)]

@@ -133,7 +133,7 @@ async def test_while_another_process_has_the_lock_the_loop_goes_on(world: World)
 
 @pytest.mark.parametrize("weight", [0, writer.MAX_LOOP_BYTES + 1])
 async def test_an_error_of_the_disk_reaches_all(world: World, weight: int) -> None:
-    owner = world.store._owners[0]
+    owner = world.store._threads[0]
     pages = await owner.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await owner.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall())
     outcomes = await world.write(b"small", bytes(100_000), b"small too", weight=weight)

@@ -68,7 +68,7 @@ class Tiers:
                 row
                 for row in self.table().to_pylist()
                 if row["sequence_num"] in parts.get((row["group_key"], row["lifetime"], row["span"]), ())
-                and keys.living(ids[row["group_key"]], [row["sequence_num"]])[0]
+                and keys.have_keys(ids[row["group_key"]], [row["sequence_num"]])[0]
             ]
 
     def expect_sound(self) -> None:

@@ -47,7 +47,7 @@ class Memory:
         for number in range(last + 1, last + 1 + count):
             self._drawn = b""
             try:
-                store.begin([(group_id, number)])
+                store.prepare([(group_id, number)])
             finally:
                 if self._drawn:  # also where it failed: the root may be in the file
                     self.roots[records.block_name(group_id, number >> tree.HEIGHT)] = self._drawn

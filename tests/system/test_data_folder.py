@@ -34,7 +34,7 @@ def test_an_archive_under_another_name_is_the_folder_s_own(tmp_path: Path) -> No
         prepare(data, tmp_path / "chat.db", data / archive)
         assert (data / MARKER).exists()
     strange = fill(tmp_path / "strange", ("cold/photos/",))
-    with pytest.raises(DataFolderError, match="holds cold/photos"):
+    with pytest.raises(DataFolderError, match="contains cold/photos"):
         prepare(strange, tmp_path / "chat.db", strange / "cold")
 
 

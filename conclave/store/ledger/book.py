@@ -398,7 +398,7 @@ def _require_own(path: Path, found: str, ledger_id: str) -> None:
 
 
 def _cut(path: Path) -> str:
-    return f"{path}: lacks its end, or was replaced by an older one"
+    return f"{path}: is truncated, or was replaced by an older one"
 
 
 def _create_if_missing(path: Path) -> None:
