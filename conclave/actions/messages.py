@@ -31,7 +31,7 @@ MAX_READS_IN_DOUBT = 8
 class Send(NamedTuple):
     """A message that a user sends to a group.
 
-    ``self_destruct_seconds``: see ``store.messages.Draft``. ``send_id``: see ``store.send_ids``, or b"".
+    ``self_destruct_seconds``: see ``store.messages.MessageDraft``. ``send_id``: see ``store.send_ids``, or b"".
     """
 
     group_id: bytes

@@ -335,7 +335,7 @@ def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
 
 
 def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: tree.restricted(nodes, living)
+    return lambda nodes: tree.restrict_to(nodes, living)
 
 
 def _within(some: Sequence[Range], block: int) -> list[Range]:

@@ -91,7 +91,7 @@ class StoreAlone:
             return error.status, int(error.code)
         omissions = found.omissions
         claimed = omissions.claimed(min(after, found.member.group.last_seq))
-        self.up_to, self.doubts = max(claimed, omissions.fetched(after, found.fetched_up_to)), doubt != NO_OMISSIONS
+        self.up_to, self.doubts = max(claimed, omissions.fetched(after, found.fetched_up_to)), omissions != NO_OMISSIONS
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:

@@ -229,7 +229,7 @@ def read_page(
     begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, view, seen_by_one, begin, taken, write)
+    served, count = _read_served(connection, group, limit, view, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
@@ -257,7 +257,7 @@ def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> 
     return min((number for number in found if number is not None), default=None)
 
 
-def _served(
+def _read_served(
     connection: sqlite3.Connection,
     group: GroupRow,
     limit: int,

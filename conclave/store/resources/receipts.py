@@ -146,7 +146,7 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, limit: int) -> lis
     return list(_all(connection, "WHERE group_id = ? ORDER BY receipt_id DESC LIMIT ?", group_id, limit))
 
 
-def reaching(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
+def may_include(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
     """Return the first ``limit`` receipts of a group, oldest first, that may include a message.
 
     A receipt has only the greatest erased number, so each with this number or a greater one may include the message.

@@ -369,7 +369,7 @@ def _message(
         if is_to_come:
             return ExplainedMessage(number, "not sent yet")
         return ExplainedMessage(
-            number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED))
+            number, "gone", receipts=tuple(receipts.may_include(connection, group.group_id, number, LISTED))
         )
     if sent is None:
         return ExplainedMessage(number, place, part=part, unreadable=unreadable)
@@ -382,7 +382,7 @@ def _message(
         waiting=waiting,
         waiting_in_all=in_all,
         unread=unread,
-        taken_back=_taking(connection, group, number, sent),
+        taken_back=_withdrawal(connection, group, number, sent),
     )
 
 
@@ -392,7 +392,7 @@ def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
     return row[0] if row else ""
 
 
-def _taking(
+def _withdrawal(
     connection: sqlite3.Connection, group: _Group, number: int, sent: MessageFacts
 ) -> ExplainedWithdrawal | None:
     taken = taken_back.find(connection, group.group_key, number)

@@ -24,12 +24,12 @@ UNION ALL SELECT group_key, group_id, 0, FALSE FROM tombstones
 """
 
 
-def places(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
+def held_groups(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
     """Return all groups of which messages may be stored, including deleted ones, by key."""
     return {row[0]: HeldGroup(*row) for row in connection.execute(_PLACES)}
 
 
-def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
+def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
     """Return the groups, including deleted ones, in which the hot store has messages of a user."""
     rows = connection.execute(
         f"SELECT * FROM ({_PLACES}) WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?)"

@@ -121,7 +121,7 @@ def find(
     found: dict[int, GroupBacklog] = {}
     for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
-        found[due.group_key] = _both(known, due) if known else due
+        found[due.group_key] = _merge(known, due) if known else due
     return found
 
 
@@ -345,7 +345,7 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
     }
 
 
-def _both(one: GroupBacklog, other: GroupBacklog) -> GroupBacklog:
+def _merge(one: GroupBacklog, other: GroupBacklog) -> GroupBacklog:
     """Return the combination of two results for one group, with the earlier seconds."""
     by_policy, by_mark = (
         min((each for each in pair if each is not None), default=None)

@@ -266,7 +266,7 @@ class TestLines:
 
     @pytest.mark.parametrize(
         "command",
-        [each for each in COMMANDS.values() if each.takes and not each.takes.startswith("[")],
+        [each for each in COMMANDS.values() if each.arguments and not each.arguments.startswith("[")],
         ids=lambda each: each.name,
     )
     async def test_what_is_missing_is_said(self, alice: RecordingDesk, command: commands.Command) -> None:
@@ -400,7 +400,7 @@ class TestGroups:
             assert alice.room
             assert alice.room.name == name
         await alice.does("/title Reading")
-        await alice.chat.until(lambda: alice.chat.room(club).listed == "club (Reading)")
+        await alice.chat.until(lambda: alice.chat.room(club).sidebar_label == "club (Reading)")
         await alice.does("/go smith")
         await alice.does("/go reading")
         assert alice.room
