@@ -58,11 +58,7 @@ def everything(**view: Any) -> dict[str, Any]:
         fake.group(EMPTY, "Garden, 2026", members=[fake.member(SELF, "alice")], unread=14),
     ]
     notices = [
-        {
-            "at": now - 1500,
-            "kind": "info",
-            "text": "bob changed the message lifetime: messages are deleted after 1 hour.",
-        },
+        {"at": now - 1500, "kind": "info", "text": "bob changed the lifetime: messages are deleted after 1 hour."},
         {"at": now - 1000, "kind": "warning", "text": "dave: This user is not a member but can read messages."},
         {
             "at": now - 950,
