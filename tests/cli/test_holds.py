@@ -192,7 +192,7 @@ async def test_a_deleted_user_is_held_by_id_while_anything_is_left_commits_too(r
     await commit(bob, group)
     for each in (bob, carol):
         await each.post("/delete-account", password=PASSWORD)
-    assert "use the id for a deleted group" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
+    assert "use the id for a deleted account" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
     added = done(await call(run, "hold", "add", "--user", bob.user_id, *WHY))
     assert added == f"hold 1: covers all messages sent by the user {bob.user_id}, which is deleted\n"
     done(await call(run, "hold", "release", "1"))
