@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from conclave.config.admin import TOKEN, UNFIT, AdminConfig
+from conclave.config.admin import TOKEN, AdminConfig
 from conclave.system.streams import is_stream
 from conclave.wire.response_head import HEADERS
 

@@ -1,4 +1,4 @@
-"""Reads a page of a group's messages, from the archive and the hot store as one sequence."""
+"""Reads a page of a group's messages from the archive and the hot store, as one sequence."""
 
 import asyncio
 import contextlib
@@ -26,17 +26,16 @@ async def page(
     *,
     include_redacted: bool = False,
 ) -> MessagePage:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
+    """Read a page from both tiers. For the parameters see ``messages.page``.
 
-    The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
-    rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
-    held while the archive is read, and messages may move meanwhile: each message is above or below the border of the
-    snapshot by which it is searched, and the next search begins where the last one ended. If the border rises in
-    between, there is one more stretch to read from the archive. If messages go to other partitions of the archive or
-    back into the hot store before they are read, the search is repeated.
+    The store is read first. It returns the page, or the border up to which the archive has it. After the archive is
+    read, the rest of the page is read like a separate page, with the border as ``after``. So no snapshot of the store
+    is held while the archive is read, and messages may move meanwhile: if the border rises, another stretch is read
+    from the archive. If messages move to other partitions or back into the hot store before they are read, the search
+    is repeated.
 
-    Pages with a part in the archive wait in line. Messages that expire meanwhile are left out just before the page is
-    returned.
+    Pages from the archive wait for ``archive.turns``. Messages that expire meanwhile are removed before the page is
+    returned. Raises NoMembershipError or ArchiveError.
     """
     served: list[EncodedMessage] = []
     taken, position = 0, after
@@ -47,7 +46,7 @@ async def page(
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     async def fill(stretch: Stretch, view: Visibility) -> bool:
-        """Read a stretch of the archive, if it is still there. Return whether the page is full."""
+        """Read a stretch of the archive unless it has moved. Return whether the page is full."""
         nonlocal taken, position
         cold = await archive.read(stretch, limit - len(served), taken)
         if await store.read(index.relaid) != stretch.relaid:
@@ -57,8 +56,8 @@ async def page(
         position = stretch.border
         return cold.full
 
-    async def anew(position: int) -> MessagePage:
-        served.clear()  # nothing of it is kept while this waits in line
+    async def restart(position: int) -> MessagePage:
+        served.clear()  # free memory before waiting
         found.messages.clear()
         return await page(
             *(store, archive, group_id, user_id, position, limit, clock, write), include_redacted=include_redacted
@@ -78,15 +77,15 @@ async def page(
     if not first.archived and (now == first.visibility.now or view.admits_all(served)):
         return first
     if view.redacts_any(served):
-        # A timer has ended meanwhile. What is left of that message is for a new page to say.
-        return await anew(after)
+        # A timer has ended meanwhile: read the page again, with the message redacted.
+        return await restart(after)
     current = [message for message in served if view.admits(message)]
     if moment.in_doubt and len(current) < len(served):
         dropped = next(message for message in served if not view.admits(message))
         doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
-        # An empty page would say that nothing follows.
-        rest = await anew(served[-1].sequence_num)
+        # An empty page would mean that no messages follow.
+        rest = await restart(served[-1].sequence_num)
         rest = replace(rest, doubt=doubt.joined(rest.doubt))
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
@@ -95,5 +94,5 @@ async def page(
 
 
 def _write_all(found: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:
-    """Write messages, in a thread: they may have 2 MiB."""
+    """Encode messages. Call it in a thread, since they may have 2 MiB."""
     return [messages.written(each, each.mls_message, view, write) for each in found]

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from conclave.archive import scan
-from conclave.archive.faults import one_line
+from conclave.archive.faults import UnreadableArchiveError, one_line
 from conclave.archive.snapshot import TRIES, open_known
 from conclave.config.settings import Config
 from conclave.retention.hidden import NOTHING, ArchiveCount, MessageTotals
@@ -14,15 +14,11 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 
 
-class UnreadableError(Exception):
-    """The archive cannot be read. The message is one line for the operator."""
-
-
 def count(config: Config, sought: ArchiveCount | None) -> MessageTotals:
-    """Count the messages of ``sought``, and their bytes. Raises UnreadableError."""
+    """Count the messages of ``sought``, and their bytes. Raises UnreadableArchiveError."""
     if sought is None:
         return NOTHING
-    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     reason = ""
@@ -31,16 +27,16 @@ def count(config: Config, sought: ArchiveCount | None) -> MessageTotals:
             return _count(config, sought)
         except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
             reason = one_line(error)
-    raise UnreadableError(f"{config.archive_path}: {reason}")
+    raise UnreadableArchiveError(f"{config.archive_path}: {reason}")
 
 
 def _count(config: Config, sought: ArchiveCount) -> MessageTotals:
     table, fault = open_known(config.archive_path, lambda: _known(config))
     if fault:
-        raise UnreadableError(fault)
+        raise UnreadableArchiveError(fault)
     builder = scan.by_rows(table)
-    found, size = scan.amount(builder, sought), 0
-    if found.messages:  # the query language has no length of bytes
+    found, size = scan.totals(builder, sought), 0
+    if found.messages:  # DataFusion has no function for the length of bytes
         for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {scan.hidden(sought)}"):
             size += sum(map(len, batch.column(0).to_pylist()))
     return replace(found, body_bytes=size)
@@ -50,5 +46,5 @@ def _known(config: Config) -> ArchiveState:
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = moves.find_state(connection)
     if state is None:
-        raise UnreadableError(f"{config.database}: knows of no archive")
+        raise UnreadableArchiveError(f"{config.database}: the database has no archive")
     return state

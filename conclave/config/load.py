@@ -17,28 +17,27 @@ from conclave.retention.policy import KEEP
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 BUILT_IN = "the built-in defaults"
-"""What is read where there is no file."""
+"""The source of the settings without a file."""
 
 Advise = Callable[[str, str], None]
-"""Called for a valid setting that is easily misread, with its name and what it means."""
+"""Called with the name and the meaning of a valid setting that is easily misread."""
 
 
 class ConfigError(Exception):
-    """A configuration that the server refuses to start with: one line for each fault."""
+    """The configuration is invalid: one line for each fault."""
 
     def __init__(self, source: str, faults: list[str]) -> None:
-        """Name the file and each of its faults."""
+        """``source``: the file. ``faults``: one line each."""
         self.source = source
         self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
 
 
 def find_config() -> Path | None:
-    """Return the first of SEARCH_PATHS that exists, if any. Raises ConfigError if this user cannot look there.
+    """Return the first of SEARCH_PATHS that exists, or None. Raises ConfigError if a path cannot be accessed.
 
-    To pass over such a place would be to go by other settings than those that were meant, or by none. So a link that
-    leads nowhere counts, and a folder, as container engines make for a file that was to be mounted and is not there:
-    who reads it tells of it.
+    Skipping such a path would apply wrong settings. For the same reason a broken link counts as existing, and a folder,
+    which container engines create for a missing mounted file. Reading it reports the fault.
     """
     for candidate in SEARCH_PATHS:
         try:
@@ -54,9 +53,9 @@ def find_config() -> Path | None:
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
-    """Read the settings from ``path``, or the first of SEARCH_PATHS that exists, or take the defaults.
+    """Read the settings from ``path``, or from the first of SEARCH_PATHS that exists, or use the defaults.
 
-    Raises ConfigError with one line for each fault.
+    Raises ConfigError.
     """
     found = path or find_config()
     if found is None:
@@ -76,11 +75,11 @@ def _unreadable(error: OSError) -> str:
     """Return why a file cannot be read, and what to do."""
     match error:
         case FileNotFoundError():
-            remedy = "name a file that is there"
+            remedy = "use a file that exists"
         case IsADirectoryError():
-            remedy = "name the file in that folder"
+            remedy = "use the file in that folder"
         case PermissionError():
-            remedy = "let the user that runs this read it"
+            remedy = "make it readable for the user that runs this"
         case _:
             return str(error.strerror)
     return f"{error.strerror}: {remedy}"
@@ -101,7 +100,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
         if isinstance(error.valid_data, dict):
-            loaded = error.valid_data  # also of a section some of whose settings are not valid
+            loaded = error.valid_data  # includes the valid settings of sections with faults
             loaded["retention"] = retention.valid_parts(
                 loaded.get("retention", {}), error.messages_dict.get("retention")
             )
@@ -111,7 +110,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults += _contradictions(config)  # of what is valid by itself: all faults at once
+    faults += _contradictions(config)  # of the valid settings, to report all faults at once
     if faults:
         raise ConfigError(source, faults)
     for name, value, declared in each_setting(values, ConfigSchema()):
@@ -121,9 +120,9 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
 
 
 def each_setting(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Yield each single setting, also those in nested tables and lists: its name, its value and its field.
+    """Yield the name, value and field of each setting, including those in nested tables and lists.
 
-    ``values`` has to be valid. Entries of lists are counted from 1.
+    ``values``: must be valid. Entries of lists are numbered from 1.
     """
     for name, value in values.items():
         yield from _within(value, schema.fields[name], prefix + name)
@@ -144,7 +143,7 @@ def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, 
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """Yield a line for each setting that does not go with another."""
+    """Yield a line for each contradiction between settings."""
     if config.data == config.database:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
@@ -152,12 +151,12 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
     if config.vault_path in config.vault_copies:
-        yield "vault.copies: names the vault itself; a copy lies elsewhere, best on another disk"
+        yield "vault.copies: contains the vault itself; put the copy elsewhere, preferably on another disk"
     if config.vault_path in (config.data, config.archive_path, *config.database.parents):
-        yield "vault.path: must be a folder of its own, which holds nothing else of the server"
+        yield "vault.path: must be a separate folder, without other files of the server"
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
-        yield "archive.path: must be a folder of its own, which holds nothing else of the server"
+        yield "archive.path: must be a separate folder, without other files of the server"
 
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:
@@ -174,7 +173,7 @@ def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> It
 
 
 def _faults_of(found: Any, declared: Field[Any], name: str) -> Iterator[str]:
-    """Yield a line for each fault of one setting. Entries of lists are counted from 1."""
+    """Yield a line for each fault of one setting. Entries of lists are numbered from 1."""
     if not isinstance(found, dict):
         yield f"{name}: {remedies.with_example(name, ' '.join(map(str, found)))}"
     elif isinstance(declared, Nested):

@@ -1,4 +1,4 @@
-"""Says what to do about a setting that is not where or what it should be. Pure."""
+"""Suggests how to correct a misplaced, unknown or invalid setting. Pure functions."""
 
 import difflib
 import json
@@ -27,15 +27,15 @@ _EXAMPLES = {
     "web.allowed_origins": ["https://chat.example.org"],
     "limits.trusted_proxies": ["127.0.0.1"],
 }
-"""Values of settings that have none by default, or one that shows nothing."""
+"""Examples for settings without a default, or whose default is not a good example."""
 
 _OF_TABLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
 
 _OF_TYPES = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
-"""The faults that an example helps with."""
+"""The faults for which an example is useful."""
 
 _EVERYWHERE = ("min", "max", "interval")
-"""Names that say too little to tell where they belong."""
+"""Names that are too general to suggest their table."""
 
 _BARE = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
 _WORD = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
@@ -43,7 +43,7 @@ _PLACE = re.compile(r"at line (\d+)")
 
 
 def of_unknown(name: str, schema: Schema) -> str:
-    """Return what to say of a setting that ``schema`` does not know."""
+    """Return the fault for a setting that ``schema`` does not have."""
     tables = _tables()
     meant = _plain(name)
     if meant in schema.fields:
@@ -61,7 +61,7 @@ def of_unknown(name: str, schema: Schema) -> str:
 
 
 def with_example(name: str, fault: str) -> str:
-    """Return a fault of the value of setting ``name``, with an example where its type is wrong."""
+    """Return the fault of setting ``name``, with an example if its type is wrong."""
     if fault in _OF_TABLES:
         return f"{fault}, as in {_OF_TABLES[fault].format(name)}"
     if not fault.startswith(_OF_TYPES):
@@ -75,21 +75,21 @@ def with_example(name: str, fault: str) -> str:
 
 
 def of_syntax(text: str, fault: str) -> str:
-    """Return what to do about a text that is not TOML, "" if nothing is known."""
+    """Return a suggestion for a text that is not TOML."""
     found = _PLACE.search(fault)
     lines = text.splitlines()
     line = lines[min(int(found[1]), len(lines)) - 1] if found and lines else ""
     if _BARE.search(line):
         return ': a duration or a size needs quotes, as in "30d"'
     if _WORD.search(line):
-        return ": write true or false, in small letters; text needs quotes"
+        return ": write true or false in lower case; text needs quotes"
     if "overwrite" in fault or "twice" in fault.lower() or "declare" in fault:
-        return ": the same setting or table is there twice: leave one"
+        return ": a setting or table occurs twice: remove one"
     return ': a line is NAME = VALUE or [table], and text needs quotes, as in NAME = "text"'
 
 
 def _tables() -> dict[str, list[str]]:
-    """Return the settings of each table, those at the top under "", those of tables in a table after it."""
+    """Return the settings of each table. The top level has the name ""; nested tables have dotted names."""
     return dict(_within(ConfigSchema(), ""))
 
 
@@ -105,5 +105,5 @@ def _below(table: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name as settings are written: in small letters, with underscores."""
+    """Return a name in lower case with underscores."""
     return name.lower().replace("-", "_")

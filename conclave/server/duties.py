@@ -12,7 +12,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.actions import invites, members, timers
 from conclave.archive.reader import ArchiveError
-from conclave.config.warnings import doubts, of_unknown_group
+from conclave.config.warnings import find_warnings, unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
 from conclave.health import background
@@ -100,7 +100,7 @@ async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     async def retry() -> None:
         with contextlib.suppress(StoreError):  # watch_storage reports it
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_missing()):
                 await open_archive()
 
     # The start does not wait for the archive: new messages can be read without it.
@@ -120,10 +120,10 @@ async def record_alive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
+    for doubt in find_warnings(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
         log.warning("doubtful_setting", **doubt._asdict())
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
-        log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
+        log.warning("doubtful_setting", **unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.record),
         _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.check),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from conclave.archive.integrity import Key, compare, names, place
+from conclave.archive.integrity import Key, compare, group_names, partition_name
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
@@ -52,8 +52,10 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, grou
         found, doubles = _read(rows), _find_doubles(rows)
     stored = {key: each.row for key, each in found.items()}
     faults = compare(index, stored, {key: each.altered for key, each in found.items()})
-    called = hot.read(names, {key[0] for key in faults} | doubles.keys())
-    differences = [f"{called[key[0]]}, {place(key)}: {line}" for key, lines in faults.items() for line in lines]
+    called = hot.read(group_names, {key[0] for key in faults} | doubles.keys())
+    differences = [
+        f"{called[key[0]]}, {partition_name(key)}: {line}" for key, lines in faults.items() for line in lines
+    ]
     differences += [
         f"{called[key]}: {count:,} numbers are there more than once" for key, count in sorted(doubles.items())
     ]

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction
 from pyarrow import compute, parquet
 
 from conclave.archive.faults import one_line
-from conclave.archive.files import told_of
+from conclave.archive.files import file_values
 from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
 from spark.archive import columns as a
 from spark.hot_store import ArchiveError
@@ -215,7 +215,7 @@ def stored(path: Path) -> list[StoredFile]:
     actions = DeltaTable(str(path)).get_add_actions(flatten=True)
     return [
         StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
-        for name, lifetime, span, size, count, *bounds in told_of(actions, _TOLD)
+        for name, lifetime, span, size, count, *bounds in file_values(actions, _TOLD)
     ]
 
 

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from conclave.archive.faults import one_line
-from conclave.archive.snapshot import find_fault, not_of_one_time, open_table, turn_app
+from conclave.archive.snapshot import find_fault, mismatch_text, open_table, turn_app
 from conclave.store.archive.moves import ArchiveState
 from spark.hot_store import ArchiveError
 
@@ -119,7 +119,7 @@ class Repair:
         for actions in entries.values():
             for action in actions or ():
                 if "txn" in action and _is_beyond(action["txn"], known):
-                    raise ArchiveError(not_of_one_time(self._path, is_newer=True))
+                    raise ArchiveError(mismatch_text(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
         """Return whether the disk has all files that an entry adds, as they were written."""

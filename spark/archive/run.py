@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conclave.archive.faults import one_line
-from conclave.archive.snapshot import next_turn, not_of_one_time
+from conclave.archive.snapshot import mismatch_text, next_turn
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys.store import KeyStore
@@ -258,7 +258,7 @@ class ArchiveRun:
         archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(moves.last_batches)
         if not ended <= archived <= begun:
-            raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
+            raise ArchiveError(mismatch_text(self._table.path, is_newer=archived > begun))
 
     def _sweep(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""

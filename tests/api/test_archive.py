@@ -112,7 +112,7 @@ def before_a_read(
     reader = running.app[app_keys.ARCHIVE]
     read, once = reader.read, [happens]
 
-    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> window.Found:
+    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> window.WindowResult:
         if once:
             once.pop()()
         return await read(stretch, limit, taken)

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from conclave.backup import archive_check, checking, manifest
 from conclave.backup.archive_check import ArchiveCheck
-from conclave.backup.destination import kept_in
+from conclave.backup.destination import backups_in
 from conclave.backup.files import duplicate, share
-from conclave.backup.making import Made
+from conclave.backup.making import BackupResult
 from conclave.backup.manifest import BackupError
 from conclave.cli import backup
 from tests.support.archived import DAY
@@ -52,7 +52,7 @@ def separate(store: Backed) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def next_day(store: Backed, keep: int | None = None) -> Made:
+def next_day(store: Backed, keep: int | None = None) -> BackupResult:
     store.now += DAY
     return store.back_up(keep)
 
@@ -73,7 +73,7 @@ def test_a_backup_of_a_damaged_archive_is_made_and_marked(store: Backed) -> None
     assert fault.startswith("1 message is not as it was archived, of group ")
     assert fault.replace("-", "").endswith(group)
     assert manifest.read(made.path).faults == made.manifest.faults
-    [told] = checking.faults_of(made.path, made.manifest)
+    [told] = checking.find_faults(made.path, made.manifest)
     assert "was damaged when it was backed up: 1 message is" in told.text
 
 
@@ -84,7 +84,7 @@ def test_the_commands_say_it_and_end_with_status_1(store: Backed) -> None:
     assert f"{path.name}: 1 message is not as it was archived, of group" in done.stderr
     assert "no backup here has an intact copy" in done.stderr
     assert "marked as damaged" in done.stderr
-    [kept] = kept_in(store.backups)
+    [kept] = backups_in(store.backups)
     assert command(store, "verify", str(kept.path)).exit_code == 1
     told: dict[str, Any] = json.loads(command(store, "list", "--json", str(store.backups)).stdout)
     assert [path.name in line for line in told["damaged"]] == [True]
@@ -99,7 +99,7 @@ def test_damage_of_a_file_that_an_earlier_backup_shares_is_noticed(store: Backed
     damage(store)
     second = next_day(store)
     assert list(second.manifest.faults) == [path.relative_to(store.config.archive_path.parent).as_posix()]
-    assert [fault.is_damage for fault in checking.faults_of(first.path, first.manifest)] == [True]
+    assert [fault.is_damage for fault in checking.find_faults(first.path, first.manifest)] == [True]
 
 
 def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Backed) -> None:
@@ -108,7 +108,7 @@ def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Ba
     path = damage(store)
     second = next_day(store)
     assert second.manifest.faults == {}
-    assert checking.faults_of(second.path, second.manifest) == []
+    assert checking.find_faults(second.path, second.manifest) == []
     assert data_file(second.path).samefile(data_file(first.path))
     [note] = second.notes
     assert note.startswith(f"{path}: 1 message is not as it was archived, of group ")
@@ -135,7 +135,7 @@ def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
             path.unlink()
         return ask(looked_at, *others)
 
-    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.Looked:
+    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.ArchiveCheckResult:
         with monkeypatch.context() as patch:
             patch.setattr(of, asked, meanwhile)
             if asked == "fault_of":  # which is asked where what the former backup knows is not enough
@@ -181,7 +181,7 @@ def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_
     third = next_day(store)
     assert third.manifest.faults == {}
     assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
-    assert checking.faults_of(third.path, third.manifest) == []
+    assert checking.find_faults(third.path, third.manifest) == []
 
 
 def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> None:
@@ -191,8 +191,8 @@ def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> No
 
     second = next_day(store)
     assert second.manifest.faults == {}
-    assert checking.faults_of(first.path, manifest.read(first.path))
-    assert checking.faults_of(second.path, second.manifest) == []
+    assert checking.find_faults(first.path, manifest.read(first.path))
+    assert checking.find_faults(second.path, second.manifest) == []
 
 
 def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_knows(store: Backed) -> None:
@@ -237,7 +237,7 @@ def test_a_damaged_backup_has_no_whole_one_removed(store: Backed) -> None:
     damaged = [next_day(store, keep=2) for _ in range(4)]
     assert all(made.manifest.faults for made in damaged)
     assert [made.removed for made in damaged] == [[], [], [damaged[0].path.name], [damaged[1].path.name]]
-    assert {each.path for each in kept_in(store.backups)} == {*whole, damaged[2].path, damaged[3].path}
+    assert {each.path for each in backups_in(store.backups)} == {*whole, damaged[2].path, damaged[3].path}
     path = data_file(store.config.archive_path)
     flip_at(path, _flipped(store, path))
     mended = [next_day(store, keep=2) for _ in range(2)]

@@ -225,7 +225,7 @@ def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> N
     store.send(group, 5)
     store.write_ledger()
     there, done = store.restored(made.path)
-    assert done.taken_back["sessions"] == 1
+    assert done.replayed["sessions"] == 1
     assert there.query("SELECT count(*) FROM sessions") == [(0,)]
     there.send(group)
     assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS + 1,)]
@@ -284,7 +284,7 @@ def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[
     there.send(group, 5)
     there.mover.rewrite()
     assert everything_in(made.path) == before
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
 
 
 def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:

@@ -105,7 +105,11 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
     ("certificate", "key", "told"),
     [
         ("one.pem", "two.key", "tls_key_path: two.key: does not match one.pem: name the key"),
-        ("one.key", "one.pem", "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key; are the"),
+        (
+            "one.key",
+            "one.pem",
+            "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key; are the",
+        ),
         ("one.pem", "one.pem", "tls_key_path: one.pem: cannot be used: it contains no private key"),
         ("one.der", "one.key", "tls_cert_path: one.der: contains no certificate in PEM (it seems to be DER"),
         ("one.pem", "locked.key", "tls_key_path: locked.key: cannot be used: it is encrypted; remove its passphrase"),

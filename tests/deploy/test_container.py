@@ -177,9 +177,7 @@ def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Conta
     ran = engine.run("run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", *engine.to_run, mount, NAME)
     assert ran.returncode == 1
     [line] = (ran.stdout + ran.stderr).splitlines()[-1:]
-    assert re.fullmatch(
-        r"conclave: /var/lib/conclave/\S+: Permission denied: the server runs as user 10001: .*", line
-    )
+    assert re.fullmatch(r"conclave: /var/lib/conclave/\S+: Permission denied: the server runs as user 10001: .*", line)
 
 
 async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: Containers, tmp_path: Path) -> None:

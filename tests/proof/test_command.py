@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.proof.findings import Kind
+from conclave.proof.findings import FindingKind
 from conclave.system import locks
 from tests.proof.stores import command, findings
 from tests.support import stores
@@ -141,4 +141,4 @@ def test_what_keeps_the_command_from_looking_is_one_line(
 def test_every_kind_of_finding_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "retention.md").read_text(encoding="utf-8")
     explained = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert explained >= set(Kind)
+    assert explained >= set(FindingKind)

@@ -15,7 +15,7 @@ from conclave.keys.replacing import FORMER, NEW, beside
 from conclave.keys.tree import Node
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
-from conclave.proof.keys import Copies, Examined
+from conclave.proof.keys import BackupFolder, Examined
 from conclave.system import locks
 from spark import run
 from spark.environment import RunEnvironment
@@ -39,7 +39,7 @@ def examined(store: KeyedBackups) -> ProofPart:
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
     part = ProofPart("all")
     found = keys.examine(part, store.config)
-    keys.examine_copies(part, Copies(store.backups, lambda: backups), found)
+    keys.examine_copies(part, BackupFolder(store.backups, lambda: backups), found)
     return part
 
 
@@ -47,7 +47,7 @@ def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -
     store.send(store.add_group(), 1)
     kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
     found, listed = ProofPart("copies"), iter([[removed, kept], [kept]])
-    keys.examine_copies(found, Copies(store.backups, lambda: next(listed)), Examined([], {}))
+    keys.examine_copies(found, BackupFolder(store.backups, lambda: next(listed)), Examined([], {}))
     assert found.findings == []
     assert found.looked_at["backups"] == 1
     shutil.copytree(kept, removed)

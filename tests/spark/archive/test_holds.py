@@ -127,7 +127,7 @@ def test_an_archive_that_cannot_be_read_is_told_in_a_line(store: Store) -> None:
     store.now += 8 * DAY
     store.run()
     store.config.archive_path.rename(store.folder / "elsewhere")
-    with pytest.raises(archived.UnreadableError, match=str(store.config.archive_path)) as told:
+    with pytest.raises(archived.UnreadableArchiveError, match=str(store.config.archive_path)) as told:
         plan(store, group_key, store.now)
     assert "\n" not in str(told.value)
 
