@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "operations" / "cluster.md"
@@ -41,7 +41,7 @@ class Daemon:
         self._log = folder / "log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                tied("bash", "-euo", "pipefail", "-c", script),
+                parent_bound_command("bash", "-euo", "pipefail", "-c", script),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

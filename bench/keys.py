@@ -48,7 +48,7 @@ def groups(folder: Path) -> list[Figure]:
     store = KeyStore(path)
     ids = [chance.randbytes(16) for _ in range(GROUPS)]
     last = {each: int(LONGEST ** chance.random()) for each in ids}
-    store.begin((each, 1) for each in ids)
+    store.prepare((each, 1) for each in ids)
     dead = [(each, [Range(0, int(last[each] * (1 - KEPT)))]) for each in ids]
     with _longest() as waits:
         begun = time.process_time()
@@ -89,7 +89,7 @@ def _scattered(path: Path) -> list[Figure]:
     file.create(path)
     store, chance = KeyStore(path), random.Random(2)
     groups = [chance.randbytes(16) for _ in range(1_000)]
-    store.begin((each, 1) for each in groups)
+    store.prepare((each, 1) for each in groups)
     each_of = OF // len(groups)
     dead = []
     for group_id in groups:

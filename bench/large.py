@@ -50,7 +50,6 @@ BACKUPS = ("first backup", "another backup")
 VERIFY, RESTORE = "verify", "restore of a group"
 
 DRAWN = {
-    "archive-sizes-runs": ("Runs and starts, by the size of the archive", (EMPTY, A_DAY, SCATTERED, MOVING, START)),
     "archive-sizes-looks": ("Pages and commands, by the size of the archive", (A_SLOW_PAGE, *BACKUPS, VERIFY, RESTORE)),
 }
 """The plots of the docs: their titles, and which of what is measured they show."""

@@ -105,7 +105,7 @@ def _reads(store: Store, config: Config, now: int) -> list[Figure]:
 
 def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) -> None:
     creator = store.creators[group]
-    messages.page(
+    messages.read_page(
         *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
         page_writer.message_writer(Format.JSON),
     )

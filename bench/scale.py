@@ -24,7 +24,7 @@ from bench.figures import Figure, latencies, percentile, single, spread
 from bench.process import Cleaning, Server
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys import tree
-from conclave.keys.cipher import ADDED_BYTES
+from conclave.keys.cipher import OVERHEAD_BYTES
 from conclave.retention import marks
 from conclave.store import bodies, keyring
 from conclave.store.engine import sqlite
@@ -126,7 +126,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
             f" THEN {FEW_AGE} WHEN n % {each} < {most} THEN {MOST_AGE} ELSE 0 END, {len(stores.BODY)} FROM numbers",
             values,
         )
-        size = len(stores.BODY) + ADDED_BYTES
+        size = len(stores.BODY) + OVERHEAD_BYTES
         connection.execute(
             f"INSERT INTO message_bodies SELECT message_id, randomblob({size}) FROM messages ORDER BY message_id"
         )
@@ -137,7 +137,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         groups = [row[0] for row in connection.execute("SELECT group_id FROM groups WHERE group_key <= ?", (GROUPS,))]
     with closing(keyring.open_to_serve(store.config.database, store.config.keys_path)) as keys:
-        keys.begin((group_id, number) for group_id in groups for number in range(1, each + tree.BLOCK, tree.BLOCK))
+        keys.prepare((group_id, number) for group_id in groups for number in range(1, each + tree.BLOCK, tree.BLOCK))
     _make_readable(store, range(each - PAGE + 1, each + 1))
     return store
 
@@ -147,7 +147,7 @@ def _make_readable(store: stores.Store, numbers: Sequence[int]) -> None:
     group_id = UUID(store.groups[-2]).bytes
     with stores.opened(store.config) as connection:
         placed = [(group_id, number) for number in numbers]
-        stored = bodies.encrypted(connection, placed, [stores.BODY for _ in numbers])
+        stored = bodies.encrypt(connection, placed, [stores.BODY for _ in numbers])
         connection.executemany(
             "UPDATE message_bodies SET body = ? WHERE message_id = ?",
             [(body, bodies.message_id(GROUPS, number)) for body, number in zip(stored, numbers, strict=True)],

@@ -40,7 +40,7 @@ def soon(folder: Path) -> list[Figure]:
     assert keys
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         groups = [row[0] for row in connection.execute("SELECT group_id FROM groups")]
-    keys.begin((each, 1) for each in groups)
+    keys.prepare((each, 1) for each in groups)
     keys.close()
     archives.Archive(replace(store, config=config), [MESSAGES // GROUPS] * GROUPS, now).build()
     took, cpu = [], []

@@ -11,7 +11,7 @@ REQUIRED_MODULES = ("click",)
 
 def main() -> None:
     """Run the command that the arguments name, then exit."""
-    signals.usable()
+    signals.reset_inherited()
     try:
         from conclave.cli.main import main as run  # noqa: PLC0415 - an import error is reported below
     except ModuleNotFoundError as error:

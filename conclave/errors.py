@@ -153,7 +153,7 @@ class UntrustedClockError(ClockInDoubtError):
 
 
 class StorageFullError(ApiError):
-    """The server has no room to store anything."""
+    """The server has no disk space left."""
 
     status = 507
     text = "the server has no room to store this"

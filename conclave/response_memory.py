@@ -81,25 +81,25 @@ class Budget:
     def hold(self, response: PendingResponse, size: int) -> None:
         """Count ``size`` bytes for a response. Abort the slowest responses if a limit is exceeded."""
         if response not in self._waiting:
-            return  # it was cut off
+            return  # it was aborted
         self._count(response, size - response.held)
         while self._by_account[response.account] > self.size // ACCOUNT_DIVISOR:
             own = [each for each in self._waiting if each.account == response.account]
             if len(own) == 1:
                 break
-            self._cut_off(own, "account")
+            self._abort_slowest(own, "account")
         while self.used > self.size:
             # Candidates are all accounts with at least half of what the largest has. Otherwise many accounts with
             # slightly less than a fast client would cause that client to be aborted.
             least = max(self._by_account.values()) / 2
-            self._cut_off([each for each in self._waiting if self._by_account[each.account] >= least], "memory")
+            self._abort_slowest([each for each in self._waiting if self._by_account[each.account] >= least], "memory")
 
     def _count(self, response: PendingResponse, more: int) -> None:
         self.used += more
         response.held += more
         self._by_account[response.account] += more
 
-    def _cut_off(self, among: list[PendingResponse], reason: str) -> None:
+    def _abort_slowest(self, among: list[PendingResponse], reason: str) -> None:
         """Abort the response whose client reads slowest. Its memory counts as free at once."""
         now = asyncio.get_running_loop().time()
         slowest = min(among, key=lambda each: each.rate(now))

@@ -1,4 +1,4 @@
-"""The hot store in a run: steps in short transactions with rests between them, by connections in any thread."""
+"""Accesses the hot store in a run: in short transactions with pauses, from any thread."""
 
 import gc
 import sqlite3
@@ -19,59 +19,56 @@ from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
 LOCK_BUDGET_SECONDS = 0.010
-"""No new step begins once a transaction has held the write lock for 10 ms."""
+"""A transaction starts no new step after it has held the write lock for 10 ms."""
 
 SHARED_BUDGET_SECONDS = 0.0006
-"""While others write, no new step begins once a transaction has held the write lock for 0.6 ms."""
+"""The same while other processes write: 0.6 ms."""
 
 SHARED_REST_SECONDS = 0.0015
-"""While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it again and again."""
+"""The minimum pause while other processes write, since a waiting process polls the lock."""
 
 ALONE_REST = 0.25
-"""While no other process writes, a rest takes at least a quarter of the time that the transaction before it took."""
+"""The pause while no other process writes, as a fraction of the transaction before it."""
 
 RETURNED_PAGES = 384
-"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction."""
+"""A transaction starts no new step once 384 pages are to be returned to the file system at its end."""
 
 SHARED_RETURNED_PAGES = 128
-"""While others write, no new step begins once 128 pages are to be returned.
-
-Steps that ask for it take no time themselves, so no budget ends them.
-"""
+"""The same while other processes write. Steps that return pages take no time themselves, so no budget ends them."""
 
 ALONE_AFTER_SECONDS = 0.5
-"""Others count as writing until half a second after their last commit that was noticed."""
+"""Other processes count as writing until half a second after their last observed commit."""
 
 CACHE_KIB = 64 * 1024
-"""SQLite's page cache has 64 MiB in a process that deletes: rows deleted together lie in a few thousand pages."""
+"""SQLite's page cache of a process that deletes: rows deleted together are in a few thousand pages."""
 
 WAL_ATTEMPTS = 100
-"""Emptying the write-ahead log is tried at most 100 times."""
+"""How many times to try to empty the write-ahead log."""
 
 WAL_PAUSE_SECONDS = 0.05
-"""The pause between two tries to empty the write-ahead log."""
+"""The pause between two attempts."""
 
 
 class WalBusyError(Exception):
-    """The WAL could not be emptied, since readers kept it open. Deleted data may still be in it."""
+    """The WAL could not be emptied because of readers. Deleted data may still be in it."""
 
 
 class RunTooLongError(Exception):
-    """The run has taken longer than it may. What it did stays done, and the next run continues."""
+    """The run has exceeded its time. Its work is kept, and the next run continues."""
 
 
-class _Garbage:
-    """Python's search for circles of objects, which takes 10 ms once libraries are loaded."""
+class _GarbageCollection:
+    """Controls Python's cyclic garbage collection, which takes 10 ms once libraries are loaded."""
 
     def __init__(self) -> None:
-        """Leave it as it is."""
+        """Leave it unchanged."""
         self._changing = threading.Lock()
         self._count = 0
         self._was_enabled = False
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Let none take place during the block. Threads may be in such blocks at once: the last one ends it."""
+        """Context manager that disables collection. Thread-safe: the last thread enables it again."""
         with self._changing:
             if not self._count:
                 self._was_enabled = gc.isenabled()
@@ -86,25 +83,24 @@ class _Garbage:
                     gc.enable()
 
 
-garbage = _Garbage()
-"""That of this process: the archive's batches are moved by several threads, each with a pacer."""
+garbage = _GarbageCollection()
+"""Shared by all pacers: several threads move batches of the archive."""
 
 
 class Pacer:
-    """Runs steps in short transactions, with a rest after each.
+    """Runs steps in short transactions, with a pause after each.
 
-    While others write, it holds the lock for about SHARED_BUDGET_SECONDS, which they hardly notice, and rests at least
-    as long as that took; otherwise it holds it for LOCK_BUDGET_SECONDS, and rests for ALONE_REST of that: the first of
-    others to come needs no more. Other processes get the write lock during the rests. Work without the lock is done
-    then: the write-ahead log is copied into the database during a rest, not at a commit that finds the log long. That
-    is done in every rest: what is not synced yet would have to be synced by the next commit of a sender.
+    While other processes write, it holds the lock for about SHARED_BUDGET_SECONDS, and pauses at least as long;
+    otherwise for LOCK_BUDGET_SECONDS, with pauses of ALONE_REST of that. Other processes get the write lock in the
+    pauses. It checkpoints the write-ahead log in each pause, since the next commit of a sender would have to sync what
+    is not synced yet.
     """
 
     commits = 0
     """How many transactions the pacers of this process have committed."""
 
     lock_seconds = longest_lock_seconds = 0.0
-    """For how long they have held the write lock, in all and at the longest, since ``Costs`` began."""
+    """How long they have held the write lock since ``Costs`` started: in total, and the longest time."""
 
     def __init__(
         self,
@@ -115,17 +111,17 @@ class Pacer:
         *,
         is_durable: bool = False,
     ) -> None:
-        """Set the connection up for the steps.
+        """Configure the connection.
 
-        ``deadline``: seconds of the monotonic clock. ``rested`` is called after each transaction. ``require`` is called
-        at the beginning of each transaction, and raises if the run must not continue. Unless ``is_durable``, a power
-        failure may undo the last transactions, with everything that came after them: deleting can be repeated.
+        ``deadline``: seconds of the monotonic clock. ``rested``: called after each transaction. ``require``: called at
+        the start of each transaction; raises if the run must not continue. Unless ``is_durable``, a power failure may
+        undo the last transactions, which can be repeated.
         """
         self.connection = of_store(connection)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if not is_durable:
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")  # run does it
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # done in pauses
         self._deadline = deadline
         self._rested = rested
         self._require = require
@@ -137,7 +133,7 @@ class Pacer:
         step = next(steps, None)
         while step is not None:
             if time.monotonic() > self._deadline:
-                raise RunTooLongError("max_run_time is over; the next run goes on from here")
+                raise RunTooLongError("max_run_time was exceeded; the next run continues")
             began = time.monotonic()
             with garbage.put_off(), write_transaction(self.connection):
                 held_from = time.monotonic()
@@ -169,7 +165,7 @@ class Pacer:
             self._rested()
 
     def _is_shared(self, now: float) -> bool:
-        """Return whether others write, too: whether another process has committed lately. Other pacers do not count."""
+        """Return whether another process has committed recently."""
         seen = (self._data_version(), Pacer.commits)
         if seen[0] != self._seen[0] and seen[1] == self._seen[1]:
             self._shared_until = now + ALONE_AFTER_SECONDS
@@ -197,17 +193,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ArchiveError(Exception):
-    """The archive is not as it should be. The message says what was found."""
+class ArchiveFault(Exception):
+    """The archive is damaged, or does not match the database. The message says why."""
 
 
 @dataclass(frozen=True)
 class Hot:
     """One store, with the settings and the time of a run.
 
-    ``now``: the Unix second of the run. ``deadline``: when the run must end, seconds of the monotonic clock.
-    ``require`` is called at the beginning of each transaction, and raises if the run must not continue. ``prepare`` is
-    called at the beginning of each snapshot: a dry run looks at the store as it would be.
+    ``now``: the Unix second of the run. ``deadline``: the end of the run, seconds of the monotonic clock. ``require``:
+    called at the start of each transaction; raises if the run must not continue. ``prepare``: called at the start of
+    each snapshot, for dry runs.
     """
 
     path: Path
@@ -217,12 +213,12 @@ class Hot:
     require: Callable[[sqlite3.Connection], None] = lambda _: None
     prepare: Callable[[sqlite3.Connection], object] = lambda _: None
 
-    def seen_through(self, prepare: Callable[[sqlite3.Connection], object]) -> Self:
-        """Return the same with each snapshot prepared by ``prepare``, which writes to temporary tables only."""
+    def with_prepare(self, prepare: Callable[[sqlite3.Connection], object]) -> Self:
+        """Return a copy that prepares each snapshot by ``prepare``, which may write only to temporary tables."""
         return replace(self, prepare=prepare)
 
     def without_deadline(self) -> Self:
-        """Return the same without deadline and ``require``, for the work that must be done at the end of every run."""
+        """Return a copy without deadline and ``require``, for the end of a run."""
         return replace(self, deadline=float("inf"), require=lambda _: None)
 
     def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -233,10 +229,10 @@ class Hot:
             return fn(connection, *args, **kwargs)
 
     def archive_state(self) -> ArchiveState:
-        """Return what the store knows of its archive as a whole. Raises ArchiveError if it has none."""
+        """Return the state of the archive in the store. Raises ArchiveFault if there is none."""
         state = self.read(moves.find_state)
         if state is None:
-            raise ArchiveError("the store knows of no archive")
+            raise ArchiveFault("the database has no archive")
         return state
 
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -254,7 +250,7 @@ class Hot:
         return results[0]
 
     def write_steps(self, steps: Callable[[sqlite3.Connection], Iterator[Step]]) -> None:
-        """Run short steps in as many transactions as they need. Raises as ``write`` does.
+        """Run short steps in as many transactions as they need. Raises the errors of ``write``.
 
         A power failure may undo the last transactions, see Pacer.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from conclave.archive.files import DamagedLogError
-from conclave.clock.guard import time_to_act_on
+from conclave.clock.guard import effective_time
 from conclave.retention.resolve import PolicySettings
 from conclave.store.archive.restore import RestoreError
 from conclave.store.engine import schema, sqlite
@@ -15,7 +15,7 @@ from conclave.store.ledger import changes
 from conclave.store.resources import state
 from conclave.system import reserve
 from spark.environment import CleanupError, RunEnvironment
-from spark.hot_store import ArchiveError, Hot, RunTooLongError, WalBusyError
+from spark.hot_store import ArchiveFault, Hot, RunTooLongError, WalBusyError
 
 
 class ClockWrongError(Exception):
@@ -23,7 +23,7 @@ class ClockWrongError(Exception):
 
 
 EXPECTED = (
-    *(CleanupError, ClockWrongError, ArchiveError, RestoreError),
+    *(CleanupError, ClockWrongError, ArchiveFault, RestoreError),
     *(RunTooLongError, WalBusyError, DamagedLogError),
 )
 """Errors of a run, or of a command about the archive, that are no fault of the program."""
@@ -41,7 +41,7 @@ def ready(
     Raises CleanupError with one line for what fails.
     """
     try:
-        with reserve.room(engine.config) if writing else contextlib.nullcontext():
+        with reserve.released_reserve(engine.config) if writing else contextlib.nullcontext():
             schema.require_current(engine.path, writing=writing)
             settings = settings_in_force(engine, writing=writing)
             engine.check()
@@ -64,7 +64,7 @@ def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySetting
         stored = state.stored_policy(connection)
         if writing:
             _require_no_copy(engine, connection)
-        engine.clock.resume(state.standing(connection).floor, None)
+        engine.clock.resume(state.clock_state(connection).floor, None)
     if stored is None:
         raise CleanupError(f"{engine.path}: has not been used by a server yet: start `conclave serve` first")
     if writing and stored != engine.config.policy:
@@ -77,7 +77,7 @@ def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySetting
 
 def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
     """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
-    if fault := changes.fault_of_copy(connection, engine.path, engine.config.ledger_path):
+    if fault := changes.older_copy_fault(connection, engine.path, engine.config.ledger_path):
         raise CleanupError(fault)
 
 
@@ -96,7 +96,7 @@ def require_clock(engine: RunEnvironment) -> int:
             " `conclave cleanup run --accept-clock`"
         )
     # By the reading that was looked at: a jump since then must not decide what is erased.
-    return time_to_act_on(reading.wall, found.floor.acted_until)
+    return effective_time(reading.wall, found.floor.acted_until)
 
 
 def open_hot(engine: RunEnvironment, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:

@@ -23,7 +23,7 @@ from conclave.store.resources import state
 from spark import apply, readiness
 from spark.archive import expiry_plan
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 from spark.report import Report
 
 
@@ -47,7 +47,7 @@ def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
     """Return the same store with shadow rows: after a start with the settings of ``hot`` in the place of ``former``."""
-    return hot.seen_through(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
+    return hot.with_prepare(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
         former = state.stored_policy(connection)
         if former is None:
             return None
-        steady.resume(state.standing(connection).floor, None)
-        fault = state.look_at_clock(connection, steady.read())
+        steady.resume(state.clock_state(connection).floor, None)
+        fault = state.check_clock(connection, steady.read())
         now = steady.now()
         now_erased = _erasure(connection, Hot(path, former, now))
         change = rehearsal.rehearse(connection, former, policy, now, is_measured=True)
@@ -142,7 +142,7 @@ def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:
     may be under way, which replaces files of the archive while they are counted: then it is tried again.
     """
     for _ in range(TRIES - 1):
-        with contextlib.suppress(ArchiveError):
+        with contextlib.suppress(ArchiveFault):
             return _planned(engine, scope)
     return _planned(engine, scope)
 
@@ -162,7 +162,7 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
         planned.groups_touched, planned.counts = len(found.groups), found.counts
         planned.held = engine.count_held(hot, found.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
-            planned.error = state.look_at_clock(connection, engine.clock.read())
+            planned.error = state.check_clock(connection, engine.clock.read())
         if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
             archive.count(planned, found.groups, found.plan)
         planned.finished_at = engine.clock.now()

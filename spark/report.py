@@ -15,8 +15,8 @@ class Report:
     ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
     how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
     ``due.count_held``. ``overdue_groups`` and ``overdue_seconds``: what is left although it could be erased, see
-    ``overdue.worst``. ``error``: "" if the run succeeded. ``differing``: of a dry run, the settings that are not those
-    in force. ``cpu_seconds``, ``lock_seconds`` and ``longest_lock_seconds``: what it cost, see ``ending.py``.
+    ``overdue.total_overdue``. ``error``: "" if the run succeeded. ``differing``: of a dry run, the settings that differ
+    from those in force. ``cpu_seconds``, ``lock_seconds``, ``longest_lock_seconds``: what it cost, see ``ending.py``.
     """
 
     engine: str

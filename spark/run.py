@@ -12,9 +12,9 @@ from conclave.logs.setup import get_logger
 from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import clock_mending
+from conclave.store import clock_repair
 from conclave.store.engine import schema, sqlite
-from conclave.store.engine.faults import StoreError, is_of_the_disk
+from conclave.store.engine.faults import StoreError, is_disk_error
 from conclave.store.ledger.changes import drain
 from conclave.store.resources import state
 from conclave.system.worker_protocol import WorkerState
@@ -56,7 +56,7 @@ def clean_up(
         except readiness.EXPECTED as error:
             done.error = f"{type(error).__name__}: {error}"
         except Exception as error:
-            if not is_of_the_disk(error) and not engine.broken_off:
+            if not is_disk_error(error) and not engine.broken_off:
                 log.exception("cleanup_failed", engine=done.engine)
             done.error = f"{type(error).__name__}: {error}"
         except BaseException:
@@ -65,7 +65,7 @@ def clean_up(
         if done.error and engine.broken_off:
             done.error = f"{RunTooLongError.__name__}: {engine.broken_off}"
         hot = readiness.open_hot(engine, settings, done.started_at)
-        are_lost = ending.lose(engine, hot, done)
+        are_lost = ending.destroy_keys(engine, hot, done)
         ending.write_receipts(engine, settings, done, scope, seals=are_lost)
         ending.empty_work(engine, done)
         done.finished_at = engine.clock.now()
@@ -79,7 +79,7 @@ def _get_ready(
 ) -> bool:
     """Start Spark if the run will need it; not by a clock that is wrong, by which nothing is erased."""
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
-        if state.look_at_clock(connection, engine.clock.read()):
+        if state.check_clock(connection, engine.clock.read()):
             return False
     return engine.get_ready(settings, scope, engine.clock.now() + round(in_seconds), tell)
 
@@ -100,7 +100,7 @@ def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
     """
     if archive := engine.archive(hot):
         archive.restore_ahead(engine.clock.read().wall, readiness.spare_bytes(engine))
-    hot.write(clock_mending.accept, engine.clock, hot.settings.token_ttl_seconds)
+    hot.write(clock_repair.accept, engine.clock, hot.settings.token_ttl_seconds)
 
 
 def _carry_out(
@@ -120,13 +120,13 @@ def _carry_out(
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
-            apply.give_space_back(pacer)
+            apply.return_free_pages(pacer)
         if archive := engine.find_archive_work(hot, scope):
             try:
-                archive.run(done, groups, scope, partial(ending.lose, engine, hot.without_deadline(), done))
+                archive.run(done, groups, scope, partial(ending.destroy_keys, engine, hot.without_deadline(), done))
             finally:
                 with _emptied(hot) as connection:
-                    apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
+                    apply.return_free_pages(Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
 

@@ -17,7 +17,7 @@ from conclave.failpoints import reach
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import (
-    EXIT_GIVE_UP,
+    EXIT_NO_RESTART,
     DryRunEnded,
     JavaStarted,
     OrderAccepted,
@@ -27,9 +27,9 @@ from conclave.system.worker_protocol import (
     WorkerMessage,
     WorkerOrder,
     WorkerState,
-    asleep_of,
-    order_of,
-    to_line,
+    decode_idle,
+    decode_order,
+    encode_message,
 )
 from spark.environment import CleanupError, RunEnvironment, SparkStartError
 from spark.readiness import EXPECTED, NOT_BEGUN
@@ -103,7 +103,7 @@ def main() -> None:
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
         now = time.monotonic()
-        Worker(engine, orders, tell).work(asleep_of(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
+        Worker(engine, orders, tell).work(decode_idle(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
     finally:
         engine.abandon()
 
@@ -128,7 +128,7 @@ class Worker:
             self._engine.check()
         except CleanupError as error:
             self._say(WorkerFault(str(error)))
-            raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
+            raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_NO_RESTART) from None
         self._say(WorkerState.READY)
         while True:
             due = [began + each for each in former.due] if former else ()
@@ -222,7 +222,7 @@ class Worker:
         self._say(DryRunEnded(counted, due - time.monotonic()))
 
     def _say(self, message: WorkerMessage) -> None:
-        self._tell.write(to_line(message))
+        self._tell.write(encode_message(message))
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -241,7 +241,7 @@ def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
     """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
     try:
         while line := sys.stdin.readline():
-            if order := order_of(line):
+            if order := decode_order(line):
                 orders.give(order)
             else:
                 configure_logging(Config.from_json(line).log)

@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before xdist starts its workers: they are to have the same sample, and to learn how their processes end."""
     if config.getoption("markexpr") == "not system":
         _write_in_memory()
-    signals.usable()
+    signals.reset_inherited()
     sample.choose()
     java_classes.use()
 

@@ -274,7 +274,7 @@ def test_the_server_does_not_need_the_client_library() -> None:
 def test_keys_know_no_database_and_their_trees_no_file() -> None:
     """So that a plain model can be compared with them."""
     of_room = {module: imported(module) for module in modules() if is_within(module, "conclave.keys")}
-    system = (f"conclave.system.{each}" for each in ("answering", "durable", "locks"))
+    system = (f"conclave.system.{each}" for each in ("disk_timeout", "durable", "locks"))
     known = ("conclave.keys", "conclave.failpoints", *system)
     used = {each for names in of_room.values() for each in names if is_within(each, "conclave")}
     assert [each for each in used if not is_within(each, *known)] == []

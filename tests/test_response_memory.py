@@ -133,4 +133,4 @@ async def test_whatever_breaks_or_is_cancelled_the_budget_is_kept_and_returns_to
     wrong = [each for each in results if isinstance(each, Exception) and not isinstance(each, ConnectionError)]
     assert not wrong
     assert memory.used == 0
-    assert not memory._of_account
+    assert not memory._by_account

@@ -1,6 +1,6 @@
 /**
- * Builds conclave/web/static: the page, its styles and the Worker with names of their contents, and what has a fixed
- * name: index.html, the service worker, and public/ as it is. The same sources give the same bytes.
+ * Builds conclave/web/static: the page, its styles and the Worker with hashes in their names, and the files with fixed
+ * names: index.html, the service worker, and the files of public/. The build is reproducible.
  */
 
 import { createHash } from "node:crypto";
@@ -15,13 +15,13 @@ async function store(name, contents) {
   return name;
 }
 
-/** Stores a file under a name with a hash of its contents; returns the name. */
+/** Writes a file with a hash of its contents in its name; returns the name. */
 function storeHashed(name, ending, contents) {
   const hash = createHash("sha256").update(contents).digest("hex").slice(0, 16);
   return store(`${name}-${hash}${ending}`, contents);
 }
 
-/** Returns the licences of the packages that are bundled, which have to go along with them. */
+/** Returns the licences of the bundled packages, which have to be distributed with them. */
 async function licences() {
   const { dependencies } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
   const texts = Object.keys(dependencies).map(async (name) => {

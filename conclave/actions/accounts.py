@@ -217,4 +217,4 @@ def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[A
     """Return what operators may see of an account, without content. Raises NotFoundError."""
     user_id = users.by_name(connection, name).user_id
     [account] = accounts.list_all(connection, context.now(), user_id)
-    return account, accounts.kept(connection, user_id, context.invites_dead_before())
+    return account, accounts.stored_data(connection, user_id, context.invites_dead_before())

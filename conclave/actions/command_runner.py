@@ -13,7 +13,7 @@ from conclave.keys.store import KeyStore
 from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
-from conclave.store.engine.faults import StoreError, is_busy, is_of_the_disk, store_error
+from conclave.store.engine.faults import StoreError, is_busy, is_disk_error, store_error
 from conclave.store.ledger import changes
 from conclave.store.resources import state
 from conclave.system import locks
@@ -43,7 +43,7 @@ class CommandRunner:
     def context(self) -> Context:
         """Return the context of actions. Its time is not earlier than the last time the server or a run acted on."""
         clock = SteadyClock(self._clock)
-        clock.resume(self.read(state.standing).floor, None)
+        clock.resume(self.read(state.clock_state).floor, None)
         return Context(self.config.policy, clock)
 
     def read(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,7 +99,7 @@ class CommandRunner:
 
     def _require_no_copy(self, connection: sqlite3.Connection) -> None:
         """Raise if the database is an older copy, unless a server runs on it, which has replayed the ledger."""
-        if fault := changes.fault_of_copy(connection, self.config.database, self.config.ledger_path):
+        if fault := changes.older_copy_fault(connection, self.config.database, self.config.ledger_path):
             with suppress(LockedError), locks.hold_name(self.config.database, locks.SERVER):
                 raise CommandRunnerError(fault)
 
@@ -114,5 +114,5 @@ class CommandRunner:
                 connection.keys = keys
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
-            is_expected = is_busy(error) or is_of_the_disk(error)
+            is_expected = is_busy(error) or is_disk_error(error)
             raise CommandRunnerError(str(store_error(path, error) if is_expected else error)) from error

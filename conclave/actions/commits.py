@@ -52,12 +52,12 @@ def external_join(
         raise NotMemberError
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
-    if commit.group_info and groups.has_passed(connection, member.group, commit.group_info):
+    if commit.group_info and groups.is_superseded(connection, member.group, commit.group_info):
         raise ConflictError("another commit came first: recreate this one from the current group info")
     _store(connection, context, member, commit, must_fit=not member.joining)
     recipients = members_of(connection, member.group.group_key)
     if member.joining:
-        members.has_joined(connection, member)
+        members.complete_join(connection, member)
         announce(connection, recipients, "group_update", group_id=group_id, update_type="commit")
     else:
         announce(connection, recipients - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
@@ -65,7 +65,7 @@ def external_join(
 
 def store_final(connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, now: int) -> None:
     """Store the commit that ends a membership. It counts towards quotas, but is never rejected."""
-    with bodies.beyond_room(connection):
+    with bodies.extra_room(connection):
         store(connection, member, commit, now)
     count_commit(context.quotas, member.group.group_id, member.user_id, len(commit.commit_message))
 

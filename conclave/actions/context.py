@@ -41,7 +41,7 @@ class Context:
 
         Only reads, since the transaction rolls back: the caller must record the fault, see ``state.note_clock_fault``.
         """
-        if fault := state.clock_fault_now(connection, self.clock.read()):
+        if fault := state.check_clock_quickly(connection, self.clock.read()):
             raise UntrustedClockError(fault)
 
     def invites_dead_before(self) -> int:

@@ -59,7 +59,7 @@ def explain(
 ) -> Explanation:
     """Explain a group, by id or name, and the message ``number`` if given. Raises SettingsError or NotFoundError."""
     settings = in_force(connection, config)
-    fault = state.look_at_clock(connection, clock.read())  # the check of a run, but the result is not stored
+    fault = state.check_clock(connection, clock.read())  # the check of a run, but the result is not stored
     group_id = _find(connection, group)
     found = store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
     if found is None:

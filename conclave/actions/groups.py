@@ -17,7 +17,7 @@ from conclave.store.engine.news import announce, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import audit, groups, own_groups
 from conclave.store.resources.groups import GroupChanges, GroupRow, list_public
-from conclave.store.resources.members import MemberRow, by_key
+from conclave.store.resources.members import MemberRow, find_by_key
 from conclave.store.resources.own_groups import LongGroup, MembersSize, of_user as list_own
 
 __all__ = [
@@ -123,7 +123,7 @@ def as_changed(connection: sqlite3.Connection, context: Context, group: GroupRow
 
 
 def _require_free(connection: sqlite3.Connection, group_name: str) -> None:
-    if groups.named(connection, group_name):
+    if groups.find_by_name(connection, group_name):
         raise ConflictError("this group name is taken")
 
 
@@ -167,7 +167,7 @@ def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, spa
 
 def _require_still(connection: sqlite3.Connection, long: LongGroup) -> None:
     """Raise NotMemberError if the user's membership has ended."""
-    if by_key(connection, long.member_id) is None:
+    if find_by_key(connection, long.member_id) is None:
         raise NotMemberError
 
 

@@ -37,7 +37,7 @@ def group_id(connection: sqlite3.Connection, text: str) -> bytes | None:
     """Return the id of a group. ``text``: the id of any current or former group, or the name of a current one."""
     if given := id_of(text):
         return given
-    found = groups.named(connection, text)
+    found = groups.find_by_name(connection, text)
     return found.group_id if found else None
 
 
@@ -45,5 +45,5 @@ def user_id(connection: sqlite3.Connection, text: str) -> bytes | None:
     """Return the id of a user. ``text``: the id of any current or former user, or the name of a current one."""
     if given := id_of(text):
         return given
-    found = users.named(connection, text)
+    found = users.find_by_name(connection, text)
     return found.user_id if found else None

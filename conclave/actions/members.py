@@ -51,7 +51,7 @@ def undo_overdue_joins(connection: sqlite3.Connection, context: Context) -> int:
     found = members.overdue(connection, context.clock.moment().earliest, MAX_UNDONE_JOINS)
     for each in found:
         # Read again: if an admin was removed, this member may have become admin.
-        member = members.by_key(connection, each.member_id)
+        member = members.find_by_key(connection, each.member_id)
         if member:
             end_and_withdraw(connection, member, context.now(), notifies_user=True)
     return len(found)

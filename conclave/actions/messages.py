@@ -16,7 +16,7 @@ from conclave.cache.groups import FetchedPage, GroupCache, Recipients, Recipient
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
-from conclave.store.engine.writer import NEEDS_THREAD
+from conclave.store.engine.writer import NEEDS_THREAD_WEIGHT
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.messages import MessageDraft
@@ -56,7 +56,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
 
 
 class JointSend:
-    """A joint write that stores all waiting messages, see ``group_commit.Joint``."""
+    """A joint write that stores all waiting messages, see ``group_commit.JointWrite``."""
 
     def __init__(self, context: Context) -> None:
         """Use the clock and the quotas of ``context``."""
@@ -162,7 +162,7 @@ class _SendIds:
         if not self._indexes:
             return
         numbers = {sent: outcomes[index] for sent, index in self._indexes.items()}
-        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for index, sent in self._repeated:
             outcomes[index] = numbers[sent]
 
@@ -223,7 +223,7 @@ class JointRead:
     def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpdate]) -> list[bool | Exception]:
         """Store each receipt. Return for each whether another transaction is needed, or a NotMemberError."""
         outcomes: list[bool | Exception] = []
-        room = timers.STARTED_AT_ONCE
+        room = timers.STARTED_PER_STEP
         now = self._context.now()
         acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
@@ -233,7 +233,7 @@ class JointRead:
                 if member is None:
                     outcomes.append(NotMemberError())
                     continue
-                started, is_left = timers.read(connection, member, each.up_to, now, room, acted_until=acted_until)
+                started, is_left = timers.note_read(connection, member, each.up_to, now, room, acted_until=acted_until)
                 room -= started
             outcomes.append(is_left)
         return outcomes
@@ -256,16 +256,16 @@ class ReadReceiptWriter:
         counted = await self._store.read(_counted, self._context, receipt)
         is_left = True
         while counted and is_left:
-            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD)
+            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD_WEIGHT)
 
 
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
     """Return a receipt without messages in fetch gaps; None if it changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.needs_confirmation(member, receipt.up_to):
+    if not timers.needs_noting(member, receipt.up_to):
         return None
-    up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
+    up_to = fetch_gaps.confirmed_read(connection, member, context.clock.moment(), receipt.up_to)
+    return receipt._replace(up_to=up_to) if timers.needs_noting(member, up_to) else None
 
 
 class MessageFetcher:
@@ -312,7 +312,7 @@ class MessageFetcher:
     ) -> FetchedPage:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
-        ``include_redacted``: see ``store.messages.page``; the cache has no messages that are redacted for any reader.
+        ``include_redacted``: see ``store.messages.read_page``; cached pages have no redacted messages.
         ``next_confirms``: only the reader's next fetch confirms the page, as the operator may have set for all. Raises
         NotMemberError, StoreError or ArchiveError. After sending a page with new messages, or its arrival if that
         confirms it, call ``confirm``, also if the page never arrives.
@@ -334,7 +334,7 @@ class MessageFetcher:
                 shown = {each.sequence_num for each in found.messages if not each.is_redacted}
                 if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
                     # Before the page is sent, since the reader's next fetch continues after the gap.
-                    await self._store.write(fetch_gaps.note, member.member_id, gap)
+                    await self._store.write(fetch_gaps.note_gap, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
@@ -371,7 +371,7 @@ class MessageFetcher:
         """
         reader = fetched.reader
         if fetched.resumed and has_arrived:
-            await self._store.write(fetch_gaps.resume, reader.member_id, fetched.resumed)
+            await self._store.write(fetch_gaps.update_gap, reader.member_id, fetched.resumed)
         up_to = fetched.up_to if has_arrived else fetched.claimed
         if up_to > reader.watermark:
             await self._store.write_joint(members.confirm_fetched, (reader.member_id, up_to))

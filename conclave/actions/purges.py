@@ -39,7 +39,7 @@ def plan(connection: sqlite3.Connection, context: Context, group: str, before: i
 
 def clock_fault(connection: sqlite3.Connection, context: Context) -> str:
     """Check the clock, store a fault for the server, and return the fault or ""."""
-    return state.find_clock_fault(connection, context.clock.read())
+    return state.check_and_record_clock(connection, context.clock.read())
 
 
 def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id: bytes, before: int) -> None:

@@ -86,19 +86,19 @@ def replay(
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
-        standing = changes.standing(connection)
-        found, end, flaw = _inspect(path, standing)
+        ledger_state = changes.ledger_state(connection)
+        found, end, flaw = _inspect(path, ledger_state)
         if flaw and not accept_incomplete:
             raise IncompleteError(f"{path}: {flaw}")
-        known = found.last_change if found else standing.counter
-        number = max(standing.restored, found.restored if found else 0, _restores_in(blocks)) + 1
+        known = found.last_change if found else ledger_state.counter
+        number = max(ledger_state.restored, found.restored if found else 0, _restores_in(blocks)) + 1
         if number > MAX_RESTORES:
             raise LedgerError(f"{path}: a database can be restored at most {MAX_RESTORES} times")
         # Change numbers must not collide with those of another history either.
-        changes.number_anew(connection, max(known, number * NUMBERS))
+        changes.renumber(connection, max(known, number * NUMBERS))
         # Copies made before this restore need the missing entries.
-        lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
-        entries = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
+        lacks = {"complete_after": max(known, ledger_state.counter)} if flaw else {}
+        entries = (each for each in book.entries(path, ledger_state.counter) if end is None or each.change <= end)
         done = _apply(connection, entries, now)
         done.until, done.flaw = found.until if found else 0, flaw
         if settings := state.stored_policy(connection):
@@ -107,8 +107,8 @@ def replay(
         _skip_numbers(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
-        restore = LedgerEntry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
-        book.append(path, standing.ledger_id, known, [restore])
+        restore = LedgerEntry(known, now, RESTORE, number, {"number": number, "from": ledger_state.counter} | lacks)
+        book.append(path, ledger_state.ledger_id, known, [restore])
     return done
 
 
@@ -119,22 +119,22 @@ def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
 
 def require_complete(connection: sqlite3.Connection, path: Path) -> None:
     """Raise LedgerError if ``replay`` would for this copy. Changes nothing."""
-    _, _, flaw = _inspect(path, changes.standing(connection))
+    _, _, flaw = _inspect(path, changes.ledger_state(connection))
     if flaw:
         raise IncompleteError(f"{path}: {flaw}")
 
 
-def _inspect(path: Path, standing: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
+def _inspect(path: Path, ledger_state: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
     """Return the ledger, its last own change (see ``branches.own_end``), and its flaw or "". Raises LedgerError."""
-    found = _found(path, standing)
-    end = changes.own_end(path, standing, found.last_change) if found else None
-    return found, end, _flaw(found, standing, end)
+    found = _found(path, ledger_state)
+    end = changes.abandoned_at(path, ledger_state, found.last_change) if found else None
+    return found, end, _flaw(found, ledger_state, end)
 
 
-def _found(path: Path, standing: LedgerState) -> LedgerContents | None:
+def _found(path: Path, ledger_state: LedgerState) -> LedgerContents | None:
     """Return the ledger, or None. Raises LedgerError if it belongs to another database."""
-    found = book.look(path)
-    if found and found.ledger_id != standing.ledger_id:
+    found = book.inspect(path)
+    if found and found.ledger_id != ledger_state.ledger_id:
         raise LedgerError(
             f"{path}: this is the ledger of another database; if the backup was made before this database had a ledger,"
             " move it away"
@@ -142,18 +142,18 @@ def _found(path: Path, standing: LedgerState) -> LedgerContents | None:
     return found
 
 
-def _flaw(found: LedgerContents | None, standing: LedgerState, end: int | None) -> str:
+def _flaw(found: LedgerContents | None, ledger_state: LedgerState, end: int | None) -> str:
     """Return in one line why the ledger is incomplete since the copy, or "". ``end``: see ``branches.own_end``."""
     if found is None:
         return "there is no ledger, so deletions since the backup would be undone"
     if found.damage:
         return f"the ledger {found.damage}, so deletions since the backup may be undone"
-    if found.last_change < standing.written:
+    if found.last_change < ledger_state.written:
         return (
             "the ledger is older than this backup: it is truncated, or was replaced by an older one, so deletions since"
             " the backup may be undone"
         )
-    if standing.counter < found.complete_after:
+    if ledger_state.counter < found.complete_after:
         return "the ledger does not reach back to this backup, so deletions since the backup may be undone"
     if end is not None:
         return (
@@ -204,7 +204,7 @@ def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
 
 
 def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
-    found = stored_groups.by_key(connection, int(entry.subject)) if entry.state is None else None
+    found = stored_groups.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         groups.end(connection, found, now)
     return found is not None
@@ -219,7 +219,7 @@ def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
 
 
 def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
-    found = memberships.by_key(connection, int(entry.subject)) if entry.state is None else None
+    found = memberships.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         members.end_and_withdraw(connection, found, now)
     return found is not None
@@ -342,7 +342,7 @@ def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
 def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     """Take back a message of the copy. Its group's members are notified again."""
     group_key, number = map(int, str(entry.subject).split(":"))
-    is_there = stored_groups.by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
+    is_there = stored_groups.find_by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
     return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
 
 

@@ -78,7 +78,7 @@ def policy(
         min_lifetime_seconds=view.policy.min_lifetime,
         policy_source=view.policy.source.value,
         legal_hold=holds.is_held(connection, group.group_key),
-        held_by=members.holding_back(connection, group, view) if is_listed else (),
+        held_by=members.lagging(connection, group, view) if is_listed else (),
         hidden_before=view.hidden_for_ever,
         taken_back=taken.numbers,
         expiry_set_by=expiry_setter(connection, group.group_key),

@@ -108,7 +108,7 @@ def take_back(
         raise BadRequestError("a commit cannot be taken back: other members need it")
     if former:
         return
-    if group.taken_back_count >= taken_back.MOST:
+    if group.taken_back_count >= taken_back.MAX_PER_GROUP:
         raise BadRequestError("the group has too many messages that were taken back: wait until some are erased")
     if request.dry_run:
         return

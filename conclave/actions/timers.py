@@ -10,7 +10,7 @@ from typing import NamedTuple
 from conclave.actions.context import Context
 from conclave.events import Event, Events, Stream
 from conclave.store.resources import sessions, state, taken_back, timers
-from conclave.store.resources.timers import Redaction, heard, last_missed
+from conclave.store.resources.timers import Redaction, confirm_notified, last_missed
 
 __all__ = [
     "Redaction",
@@ -19,7 +19,7 @@ __all__ = [
     "announce_ended",
     "announce_taken_back",
     "begin_stream",
-    "heard",
+    "confirm_notified",
     "last_missed",
     "unannounced",
 ]
@@ -37,13 +37,13 @@ class Unannounced(NamedTuple):
 
 def unannounced(connection: sqlite3.Connection, context: Context) -> Unannounced:
     """Return whether ``announce_ended`` and ``announce_taken_back`` have anything to do."""
-    are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
-    return Unannounced(are_due, taken_back.are_untold(connection))
+    are_due = timers.are_due(connection, context.now()) and not state.clock_state(connection).fault
+    return Unannounced(are_due, taken_back.has_unnotified(connection))
 
 
 def announce_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
     """Mark some taken back messages as announced; return the redactions to publish. Does not depend on the clock."""
-    return taken_back.tell(connection)
+    return taken_back.take_unnotified(connection)
 
 
 def announce_ended(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
@@ -54,12 +54,12 @@ def announce_ended(connection: sqlite3.Connection, context: Context) -> tuple[in
     """
     now = context.now()  # before the clock is checked: a jump in between must end nothing
     context.require_clock(connection)
-    return timers.tell(connection, now)
+    return timers.take_ended(connection, now)
 
 
 def begin_stream(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction] | None:
     """Return the redactions that a user who opens a stream may have missed; None if the session has ended."""
-    return timers.missed(connection, user_id) if sessions.exists(connection, session_id) else None
+    return timers.missed_redactions(connection, user_id) if sessions.exists(connection, session_id) else None
 
 
 @dataclass(eq=False)

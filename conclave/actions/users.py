@@ -9,7 +9,7 @@ from conclave.store.resources.users import UserRow
 
 def by_name(connection: sqlite3.Connection, username: str) -> UserRow:
     """Find an account by its name. Raises NotFoundError."""
-    return _required(users.named(connection, username))
+    return _required(users.find_by_name(connection, username))
 
 
 def by_id(connection: sqlite3.Connection, user_id: bytes) -> UserRow:

@@ -117,7 +117,7 @@ class Sizes:
 
     def _copies(self) -> dict[str, str]:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
-        return {str(each): keyring.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
+        return {str(each): keyring.copy_fault(each, keys, config.ledger_path) for each in config.vault_copies}
 
     def _measure_files(self, worker: int | None) -> Measurements:
         config = self._served[app_keys.CONFIG]

@@ -26,7 +26,7 @@ async def page(
     *,
     include_redacted: bool = False,
 ) -> MessagePage:
-    """Read a page from both tiers. For the parameters see ``messages.page``.
+    """Read a page from both tiers. For the parameters see ``messages.read_page``.
 
     The store is read first. It returns the page, or the border up to which the archive has it. After the archive is
     read, the rest of the page is read like a separate page, with the border as ``after``. So no snapshot of the store
@@ -43,7 +43,7 @@ async def page(
     async def look() -> MessagePage:
         room = limit - len(served)
         asked = group_id, user_id, position, room, clock, write, taken
-        return await store.read(messages.page, *asked, include_redacted=include_redacted)
+        return await store.read(messages.read_page, *asked, include_redacted=include_redacted)
 
     async def fill(stretch: Stretch, view: Visibility) -> bool:
         """Read a stretch of the archive unless it has moved. Return whether the page is full."""
@@ -95,4 +95,4 @@ async def page(
 
 def _write_all(found: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:
     """Encode messages. Call it in a thread, since they may have 2 MiB."""
-    return [messages.written(each, each.mls_message, view, write) for each in found]
+    return [messages.encode(each, each.mls_message, view, write) for each in found]

@@ -202,7 +202,7 @@ class Archive:
         shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
         try:
-            bodies_of = bodies.opened(self._keys, stretch.group_id, numbers, stored)
+            bodies_of = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
         of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}

@@ -18,7 +18,7 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.views.held_export import HeldGroup
 
 
-class ArchivedMessage(NamedTuple):
+class ExportedMessage(NamedTuple):
     """A message of the archive."""
 
     sequence_num: int
@@ -30,7 +30,7 @@ class ArchivedMessage(NamedTuple):
 
 def read(
     path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes, keys: KeyStore | None
-) -> Iterator[ArchivedMessage]:
+) -> Iterator[ExportedMessage]:
     """Yield the messages of a user in ``found``, in any order. Raises UnreadableArchiveError.
 
     ``path``: the table's folder. ``read_state``: reads the state of the archive from the database. ``keys``: of the
@@ -47,7 +47,7 @@ def read_held(
     places: Mapping[int, HeldGroup],
     user_id: bytes,
     keys: KeyStore | None,
-) -> Iterator[tuple[bytes, ArchivedMessage]]:
+) -> Iterator[tuple[bytes, ExportedMessage]]:
     """Yield all messages of a user with their group ids, in any order, including hidden ones.
 
     Skips messages that moved back into the hot store. ``places``: all groups by key. For the others see ``read``.
@@ -81,15 +81,15 @@ def _decrypted(
     group_id: bytes,
     user_id: bytes,
     keys: KeyStore | None,
-) -> ArchivedMessage | None:
+) -> ExportedMessage | None:
     """Return a decrypted message; None if it was erased. Raises UnreadableArchiveError."""
-    each = ArchivedMessage(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+    each = ExportedMessage(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
     try:
         layout.verify_checksum(
             *(group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
             is_commit=each.is_commit,
         )
-        body = bodies.opened(keys, group_id, [each.sequence_num], [each.body])[0]
+        body = bodies.decrypt_archived(keys, group_id, [each.sequence_num], [each.body])[0]
     except (AlteredError, KeyFileError) as error:
         raise UnreadableArchiveError(f"{path}: {error}") from error
     except DamagedMessageError as error:

@@ -27,7 +27,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.store.engine import schema, sqlite
-from conclave.store.engine.faults import StoreError, StoreFullError, free_bytes, free_text, is_of_the_disk, store_error
+from conclave.store.engine.faults import StoreError, StoreFullError, free_bytes, free_text, is_disk_error, store_error
 from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction
 from conclave.system import locks, operator_identity
@@ -91,7 +91,7 @@ def _one_line(error: Exception, database: Path, folder: Path) -> str:
     if _is_full(error, database):
         there = folder if folder.is_dir() else folder.parent
         return f"{folder}: the disk is full ({free_text(there)}): nothing was kept of this backup"
-    if is_of_the_disk(error):
+    if is_disk_error(error):
         return f"{database}, or its copy in {folder}: {error}"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"

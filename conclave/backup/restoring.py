@@ -117,7 +117,7 @@ def _locked(config: Config) -> Iterator[None]:
 
     Locks the vault too: the ledger must not mix entries of the restored copy with those of a running server.
     """
-    mark = config.data / data_folder.MARK
+    mark = config.data / data_folder.MARKER
     data_folder.require_own(config.data, config.database, config.archive_path)
     with ExitStack() as held:
         try:
@@ -263,7 +263,7 @@ class _RestoreJob:
             raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
         if self._done.manifest.archive and archive.is_mount():
             raise BackupError(f"{archive}: is a mount point, which a restore cannot replace: use a folder on that disk")
-        own = {data_folder.MARK, "reserve", self._config.vault_path.name}
+        own = {data_folder.MARKER, "reserve", self._config.vault_path.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
@@ -328,7 +328,7 @@ class _RestoreJob:
             self._done.ledger_flaw = done.flaw
             if self._keys:
                 with sqlite.write_transaction(connection):
-                    self._done.replayed["messages_erased"] = unreadable.forget(connection, self._keys)
+                    self._done.replayed["messages_erased"] = unreadable.remove_all(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -338,7 +338,7 @@ class _RestoreJob:
             stored = state.stored_policy(connection)
             if stored is None:
                 return  # no server has used it, so nothing can be due
-            clock_fault = state.look_at_clock(connection, self._clock.read())
+            clock_fault = state.check_clock(connection, self._clock.read())
             due = status.overdue(connection, self._clock.now())
         of_deleted = due.deleted_groups or due.deleted_accounts
         if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:

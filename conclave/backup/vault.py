@@ -25,7 +25,7 @@ def copy(config: Config, target: Path) -> None:
         if keys is None:
             raise BackupError(f"{config.database}: has not been used by a server yet, so there is no vault")
         with closing(keys):
-            keyring.renew(keys, config.ledger_path, target.absolute())
+            keyring.update_copy(keys, config.ledger_path, target.absolute())
     except (StoreError, sqlite3.Error) as error:
         raise BackupError(str(error)) from error
 
@@ -98,4 +98,6 @@ def _found(places: list[Path]) -> Iterator[Inspection]:
 def _fault(found: Inspection, needed: KeyState) -> str:
     if found.serial < needed.serial:
         return f"{found.path}: is older than the backup, so keys of its newest messages may be missing"
-    return f"{found.path}: is damaged: at byte {found.flaws[0].offset} {found.flaws[0].told}" if found.flaws else ""
+    return (
+        f"{found.path}: is damaged: at byte {found.flaws[0].offset} {found.flaws[0].description}" if found.flaws else ""
+    )

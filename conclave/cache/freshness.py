@@ -16,7 +16,7 @@ from conclave.clock import Clock, Moment
 from conclave.store import invalidation
 from conclave.store.engine import sqlite
 from conclave.store.engine.database import Database
-from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
+from conclave.store.engine.faults import Watch, is_disk_error, store_error
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import sessions
 from conclave.store.resources.sessions import SessionRow
@@ -78,14 +78,14 @@ class Freshness:
             self._touch = touched.touch
 
     def _after(self, touch: int) -> Invalidated | None:
-        return invalidation.collect(touch, self._read(invalidation.AFTER, touch))
+        return invalidation.collect(touch, self._read(invalidation.QUERY_AFTER, touch))
 
     def _read(self, query: str, value: int) -> list[Any]:
         """Run a short ``query`` on the event loop, in a separate read."""
         try:
             return self._connection.execute(query, (value,)).fetchall()
         except sqlite3.Error as error:
-            if not is_of_the_disk(error):
+            if not is_disk_error(error):
                 raise
             unreadable = store_error(self._path, error)
             self._watch.read(unreadable)
@@ -122,7 +122,7 @@ class SessionCache:
         touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
         if extensions != self._extensions:
             return session  # it may have been extended meanwhile, which is no invalidation
-        if session and not self._freshness.since(touch).reaches_session(session.session_id):
+        if session and not self._freshness.since(touch).covers_session(session.session_id):
             self._add(token_hash, session)
         return session
 

@@ -126,7 +126,7 @@ class GroupCache:
         freshness.on_invalidation(self._invalidate)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> FetchedPage | None:
-        """Return the page that ``messages.page`` would; None if the store must be read. Raises StoreError.
+        """Return the page that ``messages.read_page`` would; None if the store must be read. Raises StoreError.
 
         While the clock is in doubt, only the store decides how far a watermark may rise.
         """
@@ -185,7 +185,7 @@ class GroupCache:
         """
         member, group = page.member, page.member.group
         reader = CachedMember.of(member)
-        if self._freshness.since(page.touch).reaches_group(group.group_key):
+        if self._freshness.since(page.touch).covers_group(group.group_key):
             return reader
         entry = self._by_id.get(group.group_id)
         if entry and max(group.last_seq, page.fetched_up_to) > entry.last_seq:
@@ -204,12 +204,9 @@ class GroupCache:
             reader = entry.readers.setdefault(member.user_id, reader)
         # If the policy keeps commits, which ones changes with each fetch: such pages are not cached.
         if page.end is not None and not page.visibility.policy.keeps_commits:
-            begin, hidden_before, policy = (
-                min(after, group.last_seq),
-                page.visibility.hidden_before,
-                page.visibility.policy,
-            )
-            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
+            begin, view = min(after, group.last_seq), page.visibility
+            write = page_writer.message_writer(written_in)
+            cached = CachedRange(begin, page.end, view.hidden_before, view.policy, write)
             _add(entry, cached, page.messages, written_in)
         self._measure(entry)
         return reader

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.client import Client, PlaintextCodec
-from conclave.client.membership import Membership
+from conclave.client.membership import MembershipManager
 from conclave.config.settings import KEYS
 from conclave.keys.inspection import Inspection
 from conclave.store.engine.sqlite import connect
@@ -119,7 +119,7 @@ async def _send_messages(users: list[Client]) -> tuple[dict[str, UUID], SentMess
         await user.login(name, "a long password")
     groups = {}
     for name in ("keep", "expiring", "fetched", "deleted"):
-        group = groups[name] = await Membership(alice, CODEC).create(name, public=True)
+        group = groups[name] = await MembershipManager(alice, CODEC).create(name, public=True)
         for user in (bob, carol):
             await user.join(group)
     for name, expiry in (("expiring", EXPIRY_SECONDS), ("fetched", 0)):
@@ -173,7 +173,7 @@ async def _clean_up(
 def _keys_of(folder: Path, sent: SentMessages) -> dict[str, bool]:
     """Return whether the vault has the keys of messages, by text."""
     keys = Inspection(folder / "conclave.vault" / KEYS)
-    return {text: keys.living(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
+    return {text: keys.have_keys(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
 
 
 def _show(console: Console, shown: _Observed) -> int:

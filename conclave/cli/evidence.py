@@ -199,7 +199,7 @@ def ledger(path: Path | None, after: int, *, as_json: bool) -> None:
     """
     with one_line_errors(ConfigError, LedgerError):
         place = command_config(path).ledger_path
-        found = book.look(place)
+        found = book.inspect(place)
         if found is None:
             raise LedgerError(f"{place}: there is no ledger yet")
         entries = book.entries(place, after)

@@ -94,7 +94,7 @@ def main(context: click.Context) -> None:
     """A group messaging server whose messages expire on time."""
     os.umask(0o077)  # only the operator can read the data directory
     if context.invoked_subcommand == "serve":
-        signals.ignore()  # before the slow import of the server's modules
+        signals.ignore_hangup()  # before the slow import of the server's modules
 
 
 main.add_command(LazyCommand("archive", "archive", "Inspect and verify the archive, or restore a group."))

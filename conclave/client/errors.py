@@ -108,7 +108,7 @@ class BusyError(RefusedError):
 _FAMILIES = {0: ServerError, 1: InputError, 2: AuthError, 3: ResourceError, 4: GroupError}
 
 
-def refused(
+def error_for(
     status: int, code: int, text: str, fields: Mapping[str, Sequence[str]] | None, retry_after: float | None
 ) -> RefusedError:
     """Return the exception for an error response."""

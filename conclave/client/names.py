@@ -47,7 +47,7 @@ def _describe_fault(name: str) -> str:
     other = _FORBIDDEN.search(name)
     if other:
         sign = "a space" if other[0] == " " else f'"{other[0]}"' if other[0].isprintable() else f"U+{ord(other[0]):04X}"
-        return f"{sign} at place {other.start() + 1} is none of them"
+        return f"{sign} at place {other.start() + 1} is not allowed"
     if name.startswith("_"):
         return "it begins with _"
     return f"it has {len(name)}"

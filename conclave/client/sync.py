@@ -292,8 +292,8 @@ class Sync:
         await self._mirror.report_read()
         await self._key_package_stock.refill()
         await self._maintain_keys()
-        for told in self.codec.take_news():
-            yield told
+        for news in self.codec.take_news():
+            yield news
         if self.history.needs_time:
             await self.client.me()  # any answer has the time
         if has_reappeared := self.history.take_reappeared():
@@ -335,7 +335,7 @@ class Sync:
                 return self._handle_removal(event)
             case protocol.GroupUpdate(update_type="commit") | protocol.IdentityReset():
                 self.codec.schedule_check(event.group_id)
-                return mirror.fetch(event.group_id)  # a commit may have come with it
+                return mirror.fetch(event.group_id)  # it may include a commit
             case protocol.GroupUpdate():
                 self.codec.schedule_check(event.group_id)
                 return mirror.refresh(event.group_id)
@@ -347,7 +347,7 @@ class Sync:
         async for each in self._apply(event):
             yield each
         if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
-            is_told = event.group_id in self.history.groups()  # the user is back
+            is_told = event.group_id in self.history.groups()  # the user has joined again
         if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 

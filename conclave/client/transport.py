@@ -25,7 +25,7 @@ from aiohttp import (
 from yarl import URL
 
 from conclave.client import marshal
-from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
+from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, error_for
 from conclave.client.retry import GATEWAY_STATUSES, MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
@@ -233,9 +233,9 @@ class Transport:
                 body = await _read(response, MAX_ERROR_BYTES)
         except (HttpError, TimeoutError, OSError) as error:
             return _no_answer(error)
-        told = marshal.read(written_in, ErrorBody, body)
+        decoded = marshal.read(written_in, ErrorBody, body)
         fields = _field_errors(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
-        return refused(response.status, told.error_code, told.message[:MAX_ERROR_CHARACTERS], fields, after)
+        return error_for(response.status, decoded.error_code, decoded.message[:MAX_ERROR_CHARACTERS], fields, after)
 
     def _report_trouble(self, error: NoAnswerError | None) -> None:
         if self._is_in_trouble != (error is not None):

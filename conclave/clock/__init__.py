@@ -1,11 +1,11 @@
-"""Tells the time. Code takes a Clock as a parameter, so that tests can set it."""
+"""Clocks. Code takes a Clock as a parameter, so that tests can set the time."""
 
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Where the system can tell, also what the machine slept."""
+"""CLOCK_BOOTTIME also counts the time during which the machine was suspended."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -18,23 +18,23 @@ class Reading(NamedTuple):
     since_boot: int
     """Seconds since the machine was started."""
     boot_id: str
-    """Names that start of the machine; "" where the system has no such name."""
+    """The id of that boot; "" where the system has none."""
 
 
 class Moment(NamedTuple):
-    """A moment by a clock."""
+    """The time to act on, and whether it is in doubt."""
 
     now: int
     """The Unix second to act on."""
     earliest: int
-    """What ends by this Unix second has ended, also if the clock is wrong. It is ``now`` unless the clock ``in_doubt``
-    is further on than the last time that was right.
+    """A Unix second that has certainly passed, even if the clock is wrong. Equals ``now`` unless the clock is
+    ``in_doubt`` and ahead of the last time known to be right.
     """
     in_doubt: bool = False
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """A source of the time."""
 
     def now(self) -> int:
         """Return the wall clock in whole Unix seconds."""
@@ -53,7 +53,7 @@ class SystemClock:
     """The machine's clocks."""
 
     def __init__(self) -> None:
-        """Read the id of this start of the machine. It stays the same while the process lives."""
+        """Read the boot id, which cannot change while the process runs."""
         self._boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
 
     def now(self) -> int:
@@ -61,7 +61,7 @@ class SystemClock:
         return int(time.time())
 
     def moment(self) -> Moment:
-        """Return the time. Nothing here doubts it."""
+        """Return the time, which is never in doubt."""
         now = self.now()
         return Moment(now, now)
 
@@ -71,7 +71,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock for tests. It stands still until a test moves it."""
+    """A clock for tests. It changes only when a test sets it."""
 
     def __init__(self, now: int = 1_700_000_000, set_by: int = 0, boot_id: str = "fake") -> None:
         """Start at ``now``, in Unix seconds. ``set_by``: seconds by which the wall clock was set forward."""
@@ -84,7 +84,7 @@ class FakeClock:
         return self.seconds
 
     def moment(self) -> Moment:
-        """Return the time. Nothing here doubts it."""
+        """Return the time, which is never in doubt."""
         return Moment(self.seconds, self.seconds)
 
     def read(self) -> Reading:
@@ -92,10 +92,10 @@ class FakeClock:
         return Reading(self.seconds, self.seconds - self.set_by, self.boot_id)
 
     def advance(self, seconds: int) -> None:
-        """Let time pass."""
+        """Advance both clocks."""
         self.seconds += seconds
 
     def set_wrong(self, seconds: int) -> None:
-        """Set the wall clock forward by ``seconds`` while no time passes. A negative number sets it back."""
+        """Set the wall clock forward by ``seconds``, without advancing the monotonic clock. Negative sets it back."""
         self.seconds += seconds
         self.set_by += seconds

@@ -1,30 +1,30 @@
-"""Notices a wrong wall clock before anything is deleted by it. Pure functions.
+"""Detects a wrong wall clock before anything is deleted by it. Pure functions.
 
-The rule is that of the retention contract, section 5: the wall clock must not move apart from the clock that cannot
-be set, nor fall behind what is already stored. Across a restart of the machine only the second can be seen. Meanwhile
-``time_to_act_on`` gives the time to act on.
+The rule is section 5 of the retention contract: the wall clock must not diverge from the monotonic clock, nor fall
+behind times that are already stored. Across a reboot only the latter can be checked. While the clock is wrong,
+``effective_time`` gives the time to act on.
 """
 
 from conclave.clock import Reading
 
 TOLERANCE_SECONDS = 600
-"""A difference of up to 10 minutes is no fault."""
+"""Differences of up to 10 minutes are tolerated."""
 
 
 def seconds_apart(known: Reading, current: Reading) -> int:
     """Return the seconds by which the wall clock was set forward since ``known``; negative if it was set back.
 
-    Both readings have to be of the same start of the machine.
+    Both readings must be from the same boot.
     """
     return (current.wall - known.wall) - (current.since_boot - known.since_boot)
 
 
-def time_to_act_on(wall: int, acted_until: int) -> int:
+def effective_time(wall: int, acted_until: int) -> int:
     """Return the Unix second by which to hide, settle and stamp.
 
-    ``acted_until``: the greatest time that was acted on. It counts if the wall clock is behind it by at most
-    TOLERANCE_SECONDS, so that what has expired stays expired. A wall clock that is further behind counts as it is,
-    until an operator has accepted it.
+    ``acted_until``: the greatest time that was acted on. Returned if the wall clock is behind it by at most
+    TOLERANCE_SECONDS, so that what has expired stays expired. If the wall clock is further behind, returns ``wall``;
+    an operator then has to accept the clock.
     """
     return wall if acted_until - wall > TOLERANCE_SECONDS else max(wall, acted_until)
 

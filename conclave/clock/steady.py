@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Moment, Reading
-from conclave.clock.guard import TOLERANCE_SECONDS, seconds_apart, time_to_act_on
+from conclave.clock.guard import TOLERANCE_SECONDS, effective_time, seconds_apart
 
 
 @dataclass(frozen=True)
@@ -14,23 +14,24 @@ class Floor:
     acted_until: int = 0
     """The greatest time that was acted on, Unix seconds."""
     acceptances: int = 0
-    """How often an operator had accepted the clock before that."""
+    """How often an operator had accepted the clock by then."""
 
 
 class SteadyClock:
-    """A clock whose time never falls below its floor while the wall clock is at most the tolerance behind.
+    """A clock whose time never falls below its floor while the wall clock is behind it by at most the tolerance.
 
-    The tolerance is that of the clock guard. A wall clock that was further behind counts as it is until ``resume``.
+    The tolerance is that of the clock guard. If the wall clock was further behind, its time is used as it is until
+    ``resume``.
 
-    The floor rises with each look, but only by readings that agree with the monotonic clock. So a jump of the
-    wall clock does not raise it, even before the jump is noticed. Several threads may use it.
+    Each reading raises the floor if it agrees with the monotonic clock. So a jump of the wall clock does not raise
+    the floor, even before the jump is detected. Thread-safe.
 
-    Each look also tells whether the clock is in doubt: since the last ``resume``, or by this very reading. So what
-    decides by a ``moment`` does not depend on when the guard looks next.
+    Each ``moment`` also says whether the clock is in doubt, since the last ``resume`` or because of this reading. So
+    decisions do not depend on when the guard checks next.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Begin without a floor. ``clock`` is not trusted until ``resume`` gives a reading that was right."""
+        """Start without a floor. ``clock`` is in doubt until ``resume`` is called with a correct reading."""
         self._clock = clock
         self._lock = threading.Lock()
         self._floor = Floor()
@@ -47,14 +48,14 @@ class SteadyClock:
         return self.moment().now
 
     def moment(self) -> Moment:
-        """Return the time to act on, and whether it is in doubt: both by the same reading."""
+        """Return the time to act on, and whether it is in doubt, from one reading."""
         with self._lock:
             reading = self._clock.read()
             until = self._floor.acted_until
             if until - reading.wall > TOLERANCE_SECONDS:
                 self._is_behind = True
-            # While it is behind, time would leap to the floor as soon as the wall clock came within the tolerance.
-            now = reading.wall if self._is_behind else time_to_act_on(reading.wall, until)
+            # Otherwise the time would jump to the floor as soon as the wall clock came within the tolerance.
+            now = reading.wall if self._is_behind else effective_time(reading.wall, until)
             is_known = self._known and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS
             if self._is_behind or not is_known:
                 return Moment(now, min(now, until), in_doubt=True)
@@ -63,13 +64,13 @@ class SteadyClock:
             return Moment(now, now)
 
     def read(self) -> Reading:
-        """Return both clocks as they are."""
+        """Return both clocks, without the floor."""
         return self._clock.read()
 
     def resume(self, floor: Floor, known: Reading | None) -> None:
-        """Go on from the ``floor`` that the store knows.
+        """Continue from the ``floor`` in the store.
 
-        ``known``: a reading of this process that was right, or None if it was wrong. The floor sinks only if an
+        ``known``: a correct reading of this process, or None if the clock was wrong. The floor is lowered only if an
         operator has accepted the clock since.
         """
         with self._lock:

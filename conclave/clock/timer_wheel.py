@@ -1,15 +1,15 @@
-"""A timer wheel: calls on many, on each once a round, evenly spread, with one timer for all."""
+"""A timer wheel: calls a function for each of many members once a round, with a single timer."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 SLOTS = 100
-"""A round has 100 slots. Each member has one of them."""
+"""A round has 100 slots. Each member is in one of them."""
 
 
 class WheelMember(Protocol):
-    """What can be on a wheel. ``slot`` is for the wheel to set."""
+    """A member of a timer wheel. The wheel sets ``slot``."""
 
     slot: int
 
@@ -18,12 +18,12 @@ Member = TypeVar("Member", bound=WheelMember)
 
 
 class TimerWheel(Generic[Member]):
-    """Calls on each member once a round. The timer runs only while there are members."""
+    """Calls a function for each member once a round. The timer runs only while there are members."""
 
     def __init__(self, call: Callable[[Member], None], seconds: float) -> None:
-        """``call``: if it raises, the rest of its slot waits for the next round.
+        """``call``: called with each member. If it raises, the rest of its slot is skipped until the next round.
 
-        ``seconds``: how long a round takes; a change counts from the next slot on.
+        ``seconds``: the length of a round; a change takes effect with the next slot.
         """
         self.seconds = seconds
         self._call = call
@@ -36,12 +36,12 @@ class TimerWheel(Generic[Member]):
 
     @property
     def size(self) -> int:
-        """How many are on the wheel."""
+        """The number of members."""
         return self._size
 
     def add(self, member: Member) -> None:
-        """Call on ``member`` from now on, for the first time within a round."""
-        # One slot after the other: many who come at the same moment are not called on at the same moment.
+        """Add ``member``, which is first called within one round."""
+        # Slots are assigned in turn, so that members added at the same time are not all called at the same time.
         self._newest = member.slot = (self._newest + 1) % SLOTS
         self._slots[member.slot].add(member)
         self._size += 1
@@ -50,7 +50,7 @@ class TimerWheel(Generic[Member]):
             self._wait()
 
     def remove(self, member: Member) -> None:
-        """Do not call on ``member`` any more. It has to be on the wheel."""
+        """Remove ``member``, which must be on the wheel."""
         self._slots[member.slot].remove(member)
         self._size -= 1
         if not self._size and self._timer:
@@ -62,7 +62,7 @@ class TimerWheel(Generic[Member]):
         self._timer = asyncio.get_running_loop().call_at(self._due, self._run_due_slots)
 
     def _run_due_slots(self) -> None:
-        """Call the slots that are due: more than one if the loop was held up, but no whole round twice."""
+        """Run the slots that are due: several if the event loop was blocked, but at most one round."""
         now = asyncio.get_running_loop().time()
         self._due = max(self._due, now - self.seconds)
         try:

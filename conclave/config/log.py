@@ -1,4 +1,4 @@
-"""``[log]``: what the log has, and how its lines look."""
+"""``[log]``: the level and format of the log, and the requests that it records."""
 
 from dataclasses import dataclass
 

@@ -78,7 +78,7 @@ def _inspect(
     if differing := config.policy.differing(former):
         says = f"{', '.join(differing)}: the file differs from the settings in force"
         yield note("configuration", says, "restart the server; `conclave check-config` shows the effect")
-    fault = state.look_at_clock(connection, clock.read())
+    fault = state.check_clock(connection, clock.read())
     if fault:
         remedy = "set the clock right, then `conclave cleanup run --accept-clock`"
         yield wrong("clock", f"{fault}: nothing is erased", remedy)

@@ -13,7 +13,7 @@ from conclave.keys import copying
 from conclave.store.engine import faults, path_check
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks
-from conclave.system.answering import within
+from conclave.system.disk_timeout import run_with_timeout
 
 _OTHERS = 0o077
 _WRITERS = 0o022
@@ -44,7 +44,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
 def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
-            found = stat.S_IMODE(within(copying.ANSWER_SECONDS, path, path.stat).st_mode)
+            found = stat.S_IMODE(run_with_timeout(copying.TIMEOUT_SECONDS, path, path.stat).st_mode)
         except FileNotFoundError:
             continue
         except TimeoutError as error:
@@ -100,14 +100,14 @@ def holders(config: Config) -> dict[str, int | None]:
 
     Locks with unknown holders are missing, as on systems other than Linux.
     """
-    held = faults.held()
+    held = faults.held_locks()
     if held is None:
         return {}
     database = config.database
     files = {
         "server": database.with_name(database.name + locks.SERVER.suffix),
         "cleanup": database.with_name(database.name + locks.CLEANUP.suffix),
-        "data": config.data / data_folder.MARK,
+        "data": config.data / data_folder.MARKER,
     }
     return {
         name: next((each.pid for each in faults.of_file(held, path) if each.kind == "FLOCK"), None)
@@ -143,9 +143,10 @@ def held_locks(config: Config) -> Iterator[Finding]:
     if found.get("data") and not found.get("server"):
         says = f"{config.data}: a server with another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
-    writer = faults.writer(config.database)
+    writer = faults.write_lock_holder(config.database)
     if writer and writer not in found.values():
-        says = f"{faults.named(writer)} holds the database's write lock: nothing can be stored until it is released"
+        holder = faults.process_name(writer)
+        says = f"{holder} holds the database's write lock: nothing can be stored until it is released"
         yield note("locks", says, "run this again; if it still does, end that process")
 
 

@@ -35,7 +35,7 @@ def check(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
         says = "there is no copy of the vault: if it is lost, all messages are"
         yield note("vault", says, "set vault.copies to folders on other disks")
     for each in config.vault_copies:
-        if fault := keyring.fault_of(each, found, config.ledger_path):
+        if fault := keyring.copy_fault(each, found, config.ledger_path):
             yield wrong("vault", fault, "the server renews it when it can: check its disk")
         else:
             yield ok("vault", f"{each}: is an up-to-date copy")

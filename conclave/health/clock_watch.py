@@ -64,7 +64,7 @@ class ClockWatch:
 
     async def check(self) -> None:
         """Check whether another process has changed the clock's state: a run, a fault, an acceptance."""
-        if await self._store.read(state.standing) != self._standing:
+        if await self._store.read(state.clock_state) != self._standing:
             await self.record()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -97,8 +97,8 @@ class ClockWatch:
 def _still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
 ) -> ClockState:
-    """Run ``state.still_alive``, and store the ``unmarked`` marks unless the clock was accepted meanwhile."""
-    standing = state.still_alive(connection, clock, floor, stopping=stopping)
+    """Run ``state.note_alive``, and store the ``unmarked`` marks unless the clock was accepted meanwhile."""
+    standing = state.note_alive(connection, clock, floor, stopping=stopping)
     if standing.floor.acceptances == floor.acceptances:
         for group_key, before in unmarked.items():
             marks.hide_before(connection, group_key, before)

@@ -76,8 +76,8 @@ class Health:
     and outcome. ``succeeded``: the end of the last successful run of each job, Unix seconds. ``run_seconds``: total by
     job. ``deleted``: deletions by rule. ``returned``: bytes returned, by tier. ``archived``: messages moved to the
     archive. ``overdue``: of the last check. ``worker``: the process id of the cleanup worker, if any. ``worker_ends``:
-    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see CleanupState. ``java_starts`` and
-    ``java_start_seconds``: the number of Java starts, and the duration of the last. ``next_run_at``: Unix seconds;
+    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see CleanupState. ``java_starts``
+    and ``java_start_seconds``: the number of Java starts, and the duration of the last. ``next_run_at``: Unix seconds;
     None if unknown. ``certificate_ends``: the expiry of the certificate in use, Unix seconds; None without TLS. Its
     file may contain a newer one.
     """

@@ -104,7 +104,7 @@ class Storage(Watch):
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run uses it, or there is none
-                self._reserves[0].shorten(self._database)
+                self._reserves[0].release_slack(self._database)
         self._check_space()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
@@ -123,7 +123,7 @@ class Storage(Watch):
     def _complete(self, reserve: Reserve) -> str:
         """Complete a reserve if there is space. Return why it cannot be kept, or ""."""
         try:
-            reserve.keep()
+            reserve.refill()
         except BlockingIOError:  # a run uses it: the former result is still valid
             return self._reserve_errors.get(reserve.path, "")
         except OSError as error:
@@ -136,10 +136,10 @@ class Storage(Watch):
         if reason := self._reserve_errors.get(reserve.path):
             return f"{reserve.path}: {reserve.size:,} bytes cannot be reserved for cleanup: {reason}"
         if free < needed:
-            why = f", for which {needed:,} have to be free, but only {free:,} are"
+            why = f"{needed:,} bytes have to be free, but only {free:,} are"
         else:
-            why = f" again as soon as no run works in them ({free:,} bytes are free)"
-        return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup{why}"
+            why = f"it is completed once no run uses it ({free:,} bytes are free)"
+        return f"{reserve.path}: the reserve of {reserve.size:,} bytes for cleanup is incomplete: {why}"
 
     def _record(self, **found: str) -> None:
         """Record faults by name; "" clears a fault."""

@@ -1,1 +1,4 @@
-"""A key for each message: what is erased here cannot be read in a copy either. Nothing here knows of a database."""
+"""Encryption keys, one for each message. Erasing a key makes all copies of its message unreadable.
+
+This package does not depend on the database.
+"""

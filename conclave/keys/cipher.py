@@ -1,7 +1,7 @@
 """Encrypts the body of a message under its key, bound to its group and number: AES-256-GCM.
 
-A body that was altered, or that stands where another belongs, cannot be decrypted. Each has a random nonce, although a
-key is meant for one message alone: a number may be given twice after a restore.
+A body that was altered, or moved to another message, cannot be decrypted. Each has a random nonce, although a key is
+meant for one message only: a number may be assigned twice after a restore.
 """
 
 import os
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE_BYTES = 12
-"""The nonce comes first."""
+"""The length of the nonce, which precedes the ciphertext."""
 
-ADDED_BYTES = NONCE_BYTES + 16
-"""What is encrypted has 28 bytes more: the nonce, and the tag at the end."""
+OVERHEAD_BYTES = NONCE_BYTES + 16
+"""Encryption adds 28 bytes: the nonce, and the tag at the end."""
 
 _BOUND = struct.Struct(">16sQ")
-"""The id of the group, the sequence number."""
+"""The associated data: group id, sequence number."""
 
 
 class AlteredError(Exception):
-    """A body is not as it was stored, or it is another message's."""
+    """A body was altered, or belongs to another message."""
 
 
 @cache
 def library() -> "tuple[type[AESGCM], type[InvalidTag]]":
-    """Return what encrypts, and what it raises for what was altered. The first call loads it: 20 ms, and 7 MB."""
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - a server without keys does not pay for it
+    """Return the cipher, and its exception for altered data. The first call imports them: 20 ms, 7 MB."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - expensive, and not always needed
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - as above
 
     return AESGCM, InvalidTag
@@ -43,9 +43,9 @@ def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
 
 
 def encrypt_all(keys: Sequence[bytes], placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]) -> list[bytes]:
-    """Do as ``encrypt`` for many messages. ``placed``: ids of groups, and numbers."""
+    """Encrypt the bodies of several messages. ``placed``: group ids and sequence numbers."""
     aes_gcm, _ = library()
-    random = os.urandom(NONCE_BYTES * len(keys))  # at once: a call for each costs as much as encrypting half a KiB
+    random = os.urandom(NONCE_BYTES * len(keys))  # one call: each costs as much as encrypting half a KiB
     found = []
     for at, key, place, body in zip(range(0, len(random), NONCE_BYTES), keys, placed, bodies, strict=True):
         nonce = random[at : at + NONCE_BYTES]
@@ -54,16 +54,16 @@ def encrypt_all(keys: Sequence[bytes], placed: Sequence[tuple[bytes, int]], bodi
 
 
 def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
-    """Return the body. Raises AlteredError unless it is that of this message, to the bit."""
-    return decrypt_all([key], group_id, [number], [stored])[0] or b""  # it is None without a key only
+    """Return the body. Raises AlteredError if it was altered, or belongs to another message."""
+    return decrypt_all([key], group_id, [number], [stored])[0] or b""  # None only without a key
 
 
 def decrypt_all(
     keys: Sequence[bytes | None], group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Return the bodies of messages of a group; None where there is no key.
+    """Return the bodies of messages of a group; None where the key is None.
 
-    Raises AlteredError unless each is that of its message, to the bit.
+    Raises AlteredError if a body was altered, or belongs to another message.
     """
     aes_gcm, invalid_tag = library()
     found: list[bytes | None] = []
@@ -73,5 +73,5 @@ def decrypt_all(
             bound = _BOUND.pack(group_id, number)
             found.append(None if key is None else aes_gcm(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound))
     except (invalid_tag, ValueError) as error:
-        raise AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored") from error
+        raise AlteredError(f"message {number} of group {group_id.hex()} was altered") from error
     return found

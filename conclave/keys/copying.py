@@ -1,6 +1,6 @@
-"""Writes copies of a key file: each has what the file has at one moment, in the place of a former copy.
+"""Writes copies of a key file: consistent snapshots, each of which replaces the previous copy.
 
-They lie on other disks. One that does not answer holds no process up for longer than a bound.
+Copies are on other disks. Each access has a timeout, since such a disk may hang.
 """
 
 import os
@@ -10,53 +10,53 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
+from conclave.keys.file import Head, KeyFile, KeyFileError, as_key_file_errors, head_of, wait_silently, write_key_file
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import COPYING, FORMER, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
-from conclave.system.answering import within
+from conclave.keys.replacing import COPYING, FORMER, NEW, PIECE_BYTES, remove_leftovers, replace_current, sibling
+from conclave.system.disk_timeout import run_with_timeout
 from conclave.system.locks import hold_byte
 
-ANSWER_SECONDS = 30.0
-"""The disk of a copy gets 30 seconds to answer, and a second more for each MiB where it is read or written whole."""
+TIMEOUT_SECONDS = 30.0
+"""The timeout for accesses to a copy's disk: 30 seconds, and one more for each MiB if the whole file is accessed."""
 
 
 def copy(keys: KeyFile, target: Path) -> int:
-    """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
+    """Write the living keys to ``target``, replacing and overwriting the previous copy. Return the copy's serial.
 
-    Raises KeyFileError, also if another key file, or something else, is there; if this one is damaged, or older than
-    the copy, which may have what is missing here; and if the disk does not answer. Then the copy may be written later.
+    Raises KeyFileError, also if ``target`` is another key file, or something else; if this file is damaged, or older
+    than the copy, which may have keys that are missing here; and on a timeout, after which it may still be written.
     """
-    seconds = whole_seconds(keys.path)
-    with told(target):
-        return within(seconds, target, partial(_copy, keys, target))
+    seconds = copy_timeout(keys.path)
+    with as_key_file_errors(target):
+        return run_with_timeout(seconds, target, partial(_copy, keys, target))
 
 
-def head(target: Path) -> Head | None:
-    """Return the head of a copy, see ``head_of``. Raises KeyFileError, also if its disk does not answer."""
-    with told(target):
-        return within(ANSWER_SECONDS, target, partial(head_of, target))
+def read_head(target: Path) -> Head | None:
+    """Return the head of a copy, see ``head_of``. Raises KeyFileError, also on a timeout."""
+    with as_key_file_errors(target):
+        return run_with_timeout(TIMEOUT_SECONDS, target, partial(head_of, target))
 
 
 def is_current(keys: "KnownChanges", target: Path) -> bool:
-    """Tell whether a copy has the newest change, and nothing lies beside it that a process has left which died.
+    """Return whether a copy has the newest change, and no temporary files of an interrupted write are beside it.
 
-    Raises KeyFileError as ``head`` does.
+    Raises KeyFileError as ``read_head`` does.
     """
 
-    def look() -> bool:
-        is_left = any(beside(Path(os.path.realpath(target)), suffix).exists() for suffix in (NEW, FORMER))
-        return head_of(target) == (keys.serial, keys.keys_id) and not is_left
+    def check() -> bool:
+        has_leftovers = any(sibling(Path(os.path.realpath(target)), suffix).exists() for suffix in (NEW, FORMER))
+        return head_of(target) == (keys.serial, keys.keys_id) and not has_leftovers
 
-    with told(target):
-        return within(ANSWER_SECONDS, target, look)
+    with as_key_file_errors(target):
+        return run_with_timeout(TIMEOUT_SECONDS, target, check)
 
 
 class KnownChanges(Protocol):
-    """A key file whose changes up to ``serial`` are known."""
+    """A key file, with the serial number of its last known change."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
 
     @property
     def keys_id(self) -> bytes:
@@ -68,54 +68,54 @@ class KnownChanges(Protocol):
 
 
 def later_serial(target: Path, keys: KnownChanges) -> int:
-    """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
+    """Return the serial of a copy of ``keys`` if it is newer than ``keys`` and undamaged, otherwise 0.
 
-    Raises KeyFileError as ``head`` does.
+    Raises KeyFileError as ``read_head`` does.
     """
 
-    def look() -> int:
+    def check() -> int:
         found = head_of(target)
         if found is None or found.keys_id != keys.keys_id or found.serial <= keys.serial:
             return 0
         return 0 if Inspection(target).flaws else found.serial
 
-    seconds = whole_seconds(keys.path)
-    with told(target):
-        return within(seconds, target, look)
+    seconds = copy_timeout(keys.path)
+    with as_key_file_errors(target):
+        return run_with_timeout(seconds, target, check)
 
 
 @contextmanager
-def none_written(path: Path, target: Path) -> Iterator[None]:
-    """Keep others from copying the key file ``path`` to the folder of ``target`` while the block lasts.
+def copy_lock(path: Path, target: Path) -> Iterator[None]:
+    """Exclude other processes from copying the key file ``path`` to the folder of ``target`` during the block.
 
-    By the folder itself, which may have other names. Copies elsewhere are written meanwhile. Raises OSError.
+    The lock is for the folder's inode, which may have other names. Other folders are not locked. Raises OSError.
     """
     folder = target.parent.stat()
-    with hold_byte(beside(path, COPYING), (folder.st_dev << 40 ^ folder.st_ino) % 2**62, wait):
+    with hold_byte(sibling(path, COPYING), (folder.st_dev << 40 ^ folder.st_ino) % 2**62, wait_silently):
         yield
 
 
-def whole_seconds(path: Path) -> float:
-    """Return for how long the disk of a copy of ``path`` may take. Raises KeyFileError."""
-    with told(path):
-        return ANSWER_SECONDS + (path.stat().st_size if path.exists() else 0) / PIECE_BYTES
+def copy_timeout(path: Path) -> float:
+    """Return the timeout for reading or writing a whole copy of ``path``, in seconds. Raises KeyFileError."""
+    with as_key_file_errors(path):
+        return TIMEOUT_SECONDS + (path.stat().st_size if path.exists() else 0) / PIECE_BYTES
 
 
 def _copy(keys: KeyFile, target: Path) -> int:
-    path, target = keys.path, Path(os.path.realpath(target))  # a link stays, and the file behind it is overwritten
-    with told(target), none_written(path, target):
+    path, target = keys.path, Path(os.path.realpath(target))  # keep a link, and overwrite the file behind it
+    with as_key_file_errors(target), copy_lock(path, target):
         if target.exists() and target.samefile(path):
-            raise KeyFileError(f"{target}: is the key file itself, and no copy of it")
+            raise KeyFileError(f"{target}: is the key file itself, not a copy")
         remove_leftovers(target)
-        of_file, pieces = keys.whole()  # in memory: the other disk may be slow, or hang, and others would wait
+        of_file, pieces = keys.contents()  # in memory: the other disk may be slow or hang
         found = head_of(target)
         if target.exists() and (found is None or found.keys_id != of_file.keys_id):
             raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
         if found and found.serial > of_file.serial:
             raise KeyFileError(
-                f"{target}: is newer than {path}, in whose place an older key file was put: stop the server"
-                " and put the newer one there, or move it away"
+                f"{target}: is newer than {path}, which was replaced by an older key file: stop the server and"
+                " restore the newer one, or move it away"
             )
-        write_whole(beside(target, NEW), of_file, pieces, path)
-        take_its_place(target)
+        write_key_file(sibling(target, NEW), of_file, pieces, path)
+        replace_current(target)
         return of_file.serial

@@ -1,6 +1,6 @@
-"""Records of the key file: the cover of one block each, with checksums, in units of 64 bytes. Pure.
+"""Records of the key file: each has the cover of one block, with checksums, in units of 64 bytes. Pure functions.
 
-A unit of 64 bytes never lies in two sectors of a disk, so that the head of a record is written whole or not at all.
+A unit never crosses a disk sector, so the head of a record is written completely or not at all.
 """
 
 import re
@@ -14,22 +14,22 @@ from typing import NamedTuple
 from conclave.keys.tree import Cover, Node
 
 UNIT_BYTES = 64
-"""A record has some times 64 bytes: its head, and the nodes."""
+"""The size of a record is a multiple of 64 bytes: the head, then the nodes."""
 
-LEAST_BYTES = 2 * UNIT_BYTES
-"""A record of one node, as each new block has, has 128 bytes."""
+MIN_RECORD_BYTES = 2 * UNIT_BYTES
+"""A record with a single node, as of a new block, has 128 bytes."""
 
 ID_BYTES = 16
-"""Groups, and the keys of a database, are named by 16 bytes."""
+"""The ids of groups and key files have 16 bytes."""
 
 Data = bytes | mmap
-"""What is read from a key file."""
+"""The bytes of a key file."""
 
 _LIVE, _DEAD, _FILE = b"key+", b"key-", b"keys"
-"""What a head is of: a cover, a record that was overwritten, the file."""
+"""The kinds of heads: of a cover, of an erased record, of the file."""
 
 _HEAD = struct.Struct("<4sIQQ24s8s8s")
-"""Kind, units of the record, serial number, begin, name, sum of what follows the head, sum of the head."""
+"""Kind, units of the record, serial number, begin, name, checksum of the nodes, checksum of the head."""
 
 _NODE = struct.Struct("<I32s")
 """Position, secret."""
@@ -40,23 +40,23 @@ _NO_NAME, _NO_SUM = bytes(24), bytes(_SUM_BYTES)
 
 
 class RecordState(Enum):
-    """What was found at a place of the file."""
+    """The state of a record in the file."""
 
-    SOUND = auto()
-    DEAD = auto()
-    """It was overwritten as a whole."""
-    HALF_DEAD = auto()
-    """Its head was overwritten, and its nodes not all."""
-    UNSOUND = auto()
-    """It is not as it was written, or not written as a whole."""
+    VALID = auto()
+    ERASED = auto()
+    """Overwritten completely."""
+    PARTLY_ERASED = auto()
+    """The head was overwritten, but not all nodes."""
+    INVALID = auto()
+    """Altered, or not written completely."""
 
 
 class FoundRecord(NamedTuple):
-    """What was found at a place of the file.
+    """A record found in the file.
 
-    ``size``: bytes, with the head. ``serial``: the number of the change that wrote it, greater than those before; 0 if
-    that is not known. ``begin``: where the records of that change began. ``name``: see ``name``; zeros if that is not
-    known. ``is_empty``: the block is gone.
+    ``size``: bytes, with the head. ``serial``: the number of the change that wrote it, greater than earlier ones; 0 if
+    unknown. ``begin``: the offset of the first record of that change. ``name``: see ``block_name``; zeros if unknown.
+    ``is_empty``: the block is gone.
     """
 
     state: RecordState
@@ -68,25 +68,25 @@ class FoundRecord(NamedTuple):
     is_empty: bool = False
 
 
-def name(group_id: bytes, block: int) -> bytes:
+def block_name(group_id: bytes, block: int) -> bytes:
     """Return the name of a block of a group: 24 bytes."""
     return group_id + block.to_bytes(8, "big")
 
 
-def parts(named: bytes) -> tuple[bytes, int]:
-    """Return the id of the group and the block that a name is of."""
+def parse_block_name(named: bytes) -> tuple[bytes, int]:
+    """Return the group id and block number of a block name."""
     return named[:ID_BYTES], int.from_bytes(named[ID_BYTES:], "big")
 
 
 def encode(named: bytes, serial: int, begin: int, cover: Cover) -> bytes:
-    """Return the record of a cover. One without nodes says that the block is gone. ``begin``: see Found."""
+    """Return the record of a cover. An empty cover means that the block is gone. ``begin``: see FoundRecord."""
     nodes = b"".join(_NODE.pack(*node) for node in cover)
     nodes += bytes(-len(nodes) % UNIT_BYTES)
     return _head(_LIVE, UNIT_BYTES + len(nodes), serial, begin, named, _sum(nodes)) + nodes
 
 
 def decode(record: bytes, named: bytes) -> Cover | None:
-    """Return the cover of a record; None unless it is a sound one of that name. More bytes may follow it."""
+    """Return the cover of a record; None unless it is valid and has that name. More bytes may follow it."""
     head = _parse(record, 0)
     if head is None or head[0] != _LIVE or head[4] != named:
         return None
@@ -97,47 +97,49 @@ def decode(record: bytes, named: bytes) -> Cover | None:
     return tuple(Node(position, secret) for position, secret in rows if position)
 
 
-def dead(size: int) -> bytes:
-    """Return what a record of ``size`` bytes is overwritten with."""
+def erased_record(size: int) -> bytes:
+    """Return the bytes with which a record of ``size`` bytes is overwritten."""
     return _head(_DEAD, size, 0, 0, _NO_NAME, _NO_SUM) + bytes(size - UNIT_BYTES)
 
 
 def file_head(serial: int, keys_id: bytes) -> bytes:
-    """Return the first unit of a key file. ``serial``: greater than those of the records with which it is begun.
+    """Return the first unit of a key file. ``serial``: greater than those of the file's initial records.
 
-    ``keys_id``: 16 bytes that name the keys of one database.
+    ``keys_id``: identifies the keys of one database, 16 bytes.
     """
-    return _head(_FILE, UNIT_BYTES, serial, 0, name(keys_id, 0), _NO_SUM)
+    return _head(_FILE, UNIT_BYTES, serial, 0, block_name(keys_id, 0), _NO_SUM)
 
 
-def of_file(data: bytes) -> tuple[int, bytes] | None:
-    """Return serial number and id in the first unit of a key file; None if it is none."""
+def parse_file_head(data: bytes) -> tuple[int, bytes] | None:
+    """Return the serial number and id from the first unit of a key file; None if it is not a key file."""
     head = _parse(data, 0)
-    return (head[2], parts(head[4])[0]) if head and head[0] == _FILE else None
+    return (head[2], parse_block_name(head[4])[0]) if head and head[0] == _FILE else None
 
 
-def walk(data: Data, offset: int) -> Iterator[FoundRecord]:
-    """Yield what lies in a key file from ``offset`` on, in its order. Units of zeros are passed over."""
+def scan(data: Data, offset: int) -> Iterator[FoundRecord]:
+    """Yield the records of a key file from ``offset`` on, in order. Units of zeros are skipped."""
     while filled := _FILLED.search(data, offset):
         offset = filled.start() // UNIT_BYTES * UNIT_BYTES
-        found = _look(data, offset)
+        found = _read(data, offset)
         yield found
         offset += found.size
 
 
-def _look(data: Data, offset: int) -> FoundRecord:
+def _read(data: Data, offset: int) -> FoundRecord:
     head = _parse(data, offset)
     if head is None or head[0] == _FILE or not head[1]:
-        return FoundRecord(RecordState.UNSOUND, offset, UNIT_BYTES, 0, 0, _NO_NAME)
+        return FoundRecord(RecordState.INVALID, offset, UNIT_BYTES, 0, 0, _NO_NAME)
     kind, units, serial, begin, named, nodes_sum = head
     size = units * UNIT_BYTES
     nodes = data[offset + UNIT_BYTES : offset + size]
     if kind == _DEAD:
-        return FoundRecord(RecordState.HALF_DEAD if any(nodes) else RecordState.DEAD, offset, size, 0, 0, _NO_NAME)
+        return FoundRecord(
+            RecordState.PARTLY_ERASED if any(nodes) else RecordState.ERASED, offset, size, 0, 0, _NO_NAME
+        )
     if len(nodes) == size - UNIT_BYTES and _sum(nodes) == nodes_sum:
-        return FoundRecord(RecordState.SOUND, offset, size, serial, begin, named, is_empty=units == 1)
+        return FoundRecord(RecordState.VALID, offset, size, serial, begin, named, is_empty=units == 1)
     written = UNIT_BYTES + len(nodes) + -len(nodes) % UNIT_BYTES  # the file may end within it
-    return FoundRecord(RecordState.UNSOUND, offset, written, serial, begin, named)
+    return FoundRecord(RecordState.INVALID, offset, written, serial, begin, named)
 
 
 def _head(kind: bytes, size: int, serial: int, begin: int, named: bytes, nodes_sum: bytes) -> bytes:
@@ -146,7 +148,7 @@ def _head(kind: bytes, size: int, serial: int, begin: int, named: bytes, nodes_s
 
 
 def _parse(data: Data, offset: int) -> tuple[bytes, int, int, int, bytes, bytes] | None:
-    """Return kind, units, serial number, begin, name and sum of the nodes from a sound head; None if there is none."""
+    """Return kind, units, serial number, begin, name and checksum of the nodes; None unless the head is valid."""
     if len(data) < offset + UNIT_BYTES:
         return None
     *values, own_sum = _HEAD.unpack_from(data, offset)

@@ -1,4 +1,4 @@
-"""Writes files in the place of others: a former one is overwritten before it is removed, whenever a process dies."""
+"""Replaces files. The old file is overwritten before it is removed, also if a process dies in between."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ from conclave.system.durable import sync
 from conclave.system.locks import open_to_lock
 
 LOCK, COPYING, NEW, FORMER = "-lock", "-copying", "-new", "-former"
-"""The suffixes of what may lie beside the file. Only the first two, which are locks, lie there while it is not changed.
+"""The suffixes of files beside the key file. Only the first two, which are locks, exist while it is not changed.
 
-The second is held while a copy is written, for which those who change the file do not wait.
+The second lock is held while a copy is written. Changes of the key file do not wait for it.
 """
 
 LOCKS = (LOCK, COPYING)
@@ -18,17 +18,17 @@ LOCKS = (LOCK, COPYING)
 PIECE_BYTES = 1024 * 1024
 """Files are copied and overwritten in pieces of 1 MiB."""
 
-READS = 10
-"""A file is read 10 times at most: again where it was replaced meanwhile."""
+MAX_READS = 10
+"""A file that is replaced while it is read is read again, at most 10 times in all."""
 
 
-def take_its_place(path: Path) -> None:
-    """Put the file that was written beside ``path`` in its place, and overwrite and remove the former one."""
-    new, former = beside(path, NEW), beside(path, FORMER)
+def replace_current(path: Path) -> None:
+    """Replace ``path`` by the new file beside it, and overwrite and remove the old one."""
+    new, former = sibling(path, NEW), sibling(path, FORMER)
     if path.exists():
         try:
             os.link(path, former)
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             path.rename(former)
     reach("keys.linked")
     new.replace(path)
@@ -38,11 +38,11 @@ def take_its_place(path: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what a process has left that died while it wrote the file ``path`` anew."""
-    former = beside(path, FORMER)
-    if former.exists() and not path.exists():  # a file system without links
+    """Remove the leftovers of an interrupted rewrite of the file ``path``."""
+    former = sibling(path, FORMER)
+    if former.exists() and not path.exists():  # a file system without hard links
         former.rename(path)
-    for left_over in (beside(path, NEW), former):
+    for left_over in (sibling(path, NEW), former):
         if left_over.exists() and path.exists() and left_over.samefile(path):  # a second name of the file itself
             left_over.unlink()
         else:
@@ -50,13 +50,13 @@ def remove_leftovers(path: Path) -> None:
 
 
 def read_current(path: Path, size: int = -1) -> bytes:
-    """Return the first ``size`` bytes of the file that is there, or all. Raises OSError.
+    """Return the first ``size`` bytes of the file, or all. Raises OSError.
 
-    One that another process replaces is overwritten, so that what was read of it may be zeros: then the new one is
-    read. What is changed within the file meanwhile may be read in part: that is kept from by the file's lock.
+    If another process replaces the file, the old one is overwritten, and zeros may be read: then the new file is read.
+    Changes within the file may be read in part, unless the caller holds the file's lock.
     """
     data = b""
-    for _ in range(READS):
+    for _ in range(MAX_READS):
         with path.open("rb") as file:
             data = file.read(size)
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -65,7 +65,7 @@ def read_current(path: Path, size: int = -1) -> bytes:
 
 
 def discard(path: Path) -> None:
-    """Overwrite a file and remove it, durably. Nothing is done if there is none."""
+    """Overwrite a file and remove it, durably. Does nothing if it is missing."""
     try:
         with open_to_lock(path) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -81,7 +81,7 @@ def discard(path: Path) -> None:
 
 
 def write_all(descriptor: int, data: bytes, offset: int) -> int:
-    """Write all of ``data`` at ``offset``, and return where it ends. Raises OSError."""
+    """Write all of ``data`` at ``offset``, and return the end offset. Raises OSError."""
     rest = memoryview(data)
     while rest:
         count = os.pwrite(descriptor, rest, offset)
@@ -89,6 +89,6 @@ def write_all(descriptor: int, data: bytes, offset: int) -> int:
     return offset
 
 
-def beside(path: Path, suffix: str) -> Path:
-    """Return the path of what may lie beside the file ``path``."""
+def sibling(path: Path, suffix: str) -> Path:
+    """Return ``path`` with ``suffix`` appended to its name."""
     return path.with_name(path.name + suffix)

@@ -1,8 +1,8 @@
-"""The keys of all messages: drawn before they are needed, given while their messages live, and lost with them.
+"""The keys of all messages: generated before they are needed, and destroyed when their messages are erased.
 
-Who calls makes sure of two orders. A key is drawn (``begin``) before the transaction that uses it is committed. What
-lives or is dead is told (``settle``, ``erase``) as of a transaction that no send can overtake: numbers above a group's
-last one live always, and a group that is not named is gone only if none can be made meanwhile.
+The caller must ensure two orders. Keys are generated (``prepare``) before the transaction that uses them commits. The
+arguments of ``retain_only`` and ``erase`` must not be outdated by concurrent sends: numbers above a group's last one
+always count as living, and a group may be omitted only if it cannot be created meanwhile.
 """
 
 import secrets
@@ -18,70 +18,70 @@ from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.tree import Cover, Node, Range
 
 LAST_NUMBER = 2**63 - 1
-"""The end of a range that has none: no message has a greater number."""
+"""The end of an unbounded range: no message has a greater number."""
 
-BLOCKS_A_WRITE = 4096
-"""At most 4,096 covers are written at once: about 2 MiB, for which the other process waits."""
+BLOCKS_PER_WRITE = 4096
+"""At most 4,096 covers are written at once: about 2 MiB. Other processes wait meanwhile."""
 
 NEIGHBOURS_STEPS = 4
-"""Keys are derived 16 at a time: neighbours share most of their path, and are asked for together."""
+"""Keys are derived 16 at a time: neighbours share most of their path, and are used together."""
 
 NEIGHBOURS = 1 << NEIGHBOURS_STEPS
 
 INDEXES = tree.BLOCK >> NEIGHBOURS_STEPS
-"""A block has 4,096 times 16 neighbours."""
+"""A block has 4,096 runs of 16 neighbours."""
 
 _NO_KEYS = (None,) * NEIGHBOURS
 
-REMEMBERED = 4096
-"""The keys of 4,096 times 16 neighbours are kept in memory: about 6 MB."""
+MAX_CACHED_RUNS = 4096
+"""The keys of 4,096 runs of 16 neighbours are cached: about 6 MB."""
 
-BEGUN = 4096
-"""The covers of 4,096 blocks that messages were lately sent in are kept in memory, so that no send has to read them."""
+MAX_CACHED_COVERS = 4096
+"""The covers of the 4,096 blocks with the latest sends are cached, so that sends need not read them."""
 
 GroupRanges = tuple[bytes, Sequence[Range]]
-"""The id of a group, and numbers of it: ranges in ascending order that do not meet."""
+"""A group id, and numbers of the group: ascending ranges that neither overlap nor touch."""
 
 
 class KeyStore:
-    """The keys of a server. Threads may share it; another process may have the same file open."""
+    """The keys of a server. Thread-safe; another process may have the same file open."""
 
     def __init__(self, path: Path, draw: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        """Open the key file at ``path``. ``draw``: returns so many random bytes. Raises KeyFileError."""
+        """Open the key file at ``path``. ``draw``: returns that many random bytes. Raises KeyFileError."""
         self._file, self._draw = KeyFile(path), draw
-        cipher.library()  # so that no send waits until it is loaded
+        cipher.library()  # import it now, not during the first send
         self._mutex = RLock()
-        self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
-        self._begun: OrderedDict[bytes, Cover] = OrderedDict()
+        self._cached_runs: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
+        self._cached_covers: OrderedDict[bytes, Cover] = OrderedDict()
         self._unconfirmed: set[bytes] = set()
 
     def close(self) -> None:
-        """Close the key file, and forget all keys."""
+        """Close the key file, and clear the caches."""
         with self._mutex:
-            self._remembered.clear()
-            self._begun.clear()
+            self._cached_runs.clear()
+            self._cached_covers.clear()
             self._file.close()
 
-    def begin(self, numbers: Iterable[tuple[bytes, int]]) -> None:
-        """Draw what the keys of new numbers need: ids of groups, sequence numbers. It is durable when this returns.
+    def prepare(self, numbers: Iterable[tuple[bytes, int]]) -> None:
+        """Generate, durably, the roots from which the keys of new numbers derive: group ids and sequence numbers.
 
-        Raises KeyFileError: then these numbers must not be given.
+        Raises KeyFileError: then these numbers must not be assigned.
         """
-        wanted = {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}
-        lacking = [each for each in wanted if not self._file.had(each)]
+        wanted = {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}
+        lacking = [each for each in wanted if not self._file.knows(each)]
         if not lacking:
             return
-        for at in range(0, len(lacking), BLOCKS_A_WRITE):
-            with self._file.held() as write:
-                some = [each for each in lacking[at : at + BLOCKS_A_WRITE] if self._file.read(each) is None]
+        for at in range(0, len(lacking), BLOCKS_PER_WRITE):
+            with self._file.locked() as write:
+                some = [each for each in lacking[at : at + BLOCKS_PER_WRITE] if self._file.read(each) is None]
                 write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in some])
 
-    def of_new(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes | None]:
-        """Draw what the keys of new numbers need, see ``begin``, and return them; None: it was given and erased before.
+    def new_keys(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes | None]:
+        """Prepare the keys of new numbers, and return them; None for a number that was used and erased before.
 
         Raises KeyFileError.
         """
-        self.begin(numbers)
+        self.prepare(numbers)
         of_groups: dict[bytes, list[int]] = defaultdict(list)
         for group_id, number in numbers:
             of_groups[group_id].append(number)
@@ -92,113 +92,114 @@ class KeyStore:
         }
         found = [given[each] for each in numbers]
         with self._mutex:
-            for named in {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
+            for named in {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
                 self._unconfirmed.add(named)
                 nodes = self._file.read(named)
                 if nodes is not None:
-                    self._begun[named] = nodes
-                    self._begun.move_to_end(named)
-            while len(self._begun) > BEGUN:
-                self._begun.popitem(last=False)
+                    self._cached_covers[named] = nodes
+                    self._cached_covers.move_to_end(named)
+            while len(self._cached_covers) > MAX_CACHED_COVERS:
+                self._cached_covers.popitem(last=False)
         return found
 
     def confirm(self) -> None:
-        """Note that the transaction is committed in which ``of_new`` was called, and that the database knows of it."""
+        """Note that the transaction that called ``new_keys`` has committed."""
         self._unconfirmed.clear()
 
-    def undo(self) -> None:
-        """Forget what ``of_new`` has remembered since: its transaction is undone, and the database knows nothing of it.
+    def roll_back(self) -> None:
+        """Drop what ``new_keys`` has cached since ``confirm``: its transaction was rolled back.
 
-        The next number goes through ``of_new`` again. Otherwise a vault that lacks the root would pass for whole.
+        The next send calls ``new_keys`` again, and notes the serial number. Otherwise an older vault that lacks the
+        root would not be detected.
         """
         if self._unconfirmed:
-            self._forget(self._unconfirmed)
+            self._evict(self._unconfirmed)
             self._unconfirmed.clear()
 
-    def at_hand(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes] | None:
-        """Return the keys of new numbers at once, from memory: no file is read, and no other thread waited for.
+    def cached_keys(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes] | None:
+        """Return the keys of new numbers from the cache, without reading the file or waiting for other threads.
 
-        None if some are not at hand. A number that was not given yet is in the cover of its block, whatever was erased
-        there since.
+        None if any is not cached. A cached cover may be outdated by erasures, but contains all numbers that are not yet
+        assigned.
         """
         found: list[bytes] = []
         for group_id, number in numbers:
-            named, within = records.name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
-            neighbours = self._remembered.get((named, within >> NEIGHBOURS_STEPS))
+            named, within = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
+            neighbours = self._cached_runs.get((named, within >> NEIGHBOURS_STEPS))
             if neighbours is None:
-                nodes = self._begun.get(named)
+                nodes = self._cached_covers.get(named)
                 if nodes is None:
                     return None
-                neighbours = _neighbours(nodes, within >> NEIGHBOURS_STEPS)
-                self._remember((named, within >> NEIGHBOURS_STEPS), nodes, neighbours)
+                neighbours = _run_keys(nodes, within >> NEIGHBOURS_STEPS)
+                self._cache((named, within >> NEIGHBOURS_STEPS), nodes, neighbours)
             key = neighbours[within % NEIGHBOURS]
             if key is None:
                 return None
             found.append(key)
         return found
 
-    def _remember(self, place: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
-        """Note what was derived of a cover, if that is in memory still, and no other thread is at work just now."""
+    def _cache(self, place: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
+        """Cache keys derived from a cover, if that is still cached and no other thread holds the mutex."""
         if self._mutex.acquire(blocking=False):
             try:
-                if self._begun.get(place[0]) is nodes:
-                    self._remembered[place] = neighbours
-                    if len(self._remembered) > REMEMBERED:
-                        self._remembered.popitem(last=False)
+                if self._cached_covers.get(place[0]) is nodes:
+                    self._cached_runs[place] = neighbours
+                    if len(self._cached_runs) > MAX_CACHED_RUNS:
+                        self._cached_runs.popitem(last=False)
             finally:
                 self._mutex.release()
 
-    def kept(self, group_id: bytes, within: Range) -> list[Range]:
-        """Return which numbers of a group have keys, as ranges that do not meet. Raises KeyFileError."""
+    def covered(self, group_id: bytes, within: Range) -> list[Range]:
+        """Return the numbers of a group that have keys, as ranges that do not touch. Raises KeyFileError."""
         found: list[Range] = []
         with self._mutex:
             self.refresh()
             for block in range(within.first >> tree.HEIGHT, (within.last >> tree.HEIGHT) + 1):
-                for node in self._file.read(records.name(group_id, block)) or ():
+                for node in self._file.read(records.block_name(group_id, block)) or ():
                     first, last = tree.span(node.position)
                     found.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
-        return tree.both(tree.joined(found), [within])
+        return tree.intersection(tree.union(found), [within])
 
-    def living(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
-        """Tell of each number of a group whether it has a key. Raises KeyFileError."""
+    def have_keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
+        """Return for each number of a group whether it has a key. Raises KeyFileError."""
         covers: dict[bytes, Cover] = {}
         found = []
         with self._mutex:
             self.refresh()
             for number in numbers:
-                named = records.name(group_id, number >> tree.HEIGHT)
+                named = records.block_name(group_id, number >> tree.HEIGHT)
                 if named not in covers:
                     covers[named] = self._file.read(named) or ()
-                found.append(tree.node_above(covers[named], number % tree.BLOCK) is not None)
+                found.append(tree.covering_node(covers[named], number % tree.BLOCK) is not None)
         return found
 
-    def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
-        """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
+    def are_unused(self, group_id: bytes, numbers: Iterable[int]) -> bool:
+        """Return whether none of these numbers was used and erased before. Raises KeyFileError.
 
-        In a block without a cover a new root is drawn.
+        A number is unused if it has a key, or if its block has no cover, and so will get a new root.
         """
         with self._mutex:
             self.refresh()
             covers: dict[bytes, Cover | None] = {}
             for number in numbers:
-                named = records.name(group_id, number >> tree.HEIGHT)
+                named = records.block_name(group_id, number >> tree.HEIGHT)
                 if named not in covers:
-                    covers[named] = self._begun.get(named) or (
-                        self._file.read(named) if self._file.had(named) else None
+                    covers[named] = self._cached_covers.get(named) or (
+                        self._file.read(named) if self._file.knows(named) else None
                     )
                 nodes = covers[named]
-                if nodes is not None and tree.node_above(nodes, number % tree.BLOCK) is None:
+                if nodes is not None and tree.covering_node(nodes, number % tree.BLOCK) is None:
                     return False
         return True
 
     def refresh(self) -> None:
-        """Take up what another process has changed. Raises KeyFileError: then nothing is at hand any more."""
+        """Read the changes of other processes. Raises KeyFileError, after clearing the caches."""
         with self._mutex:
             try:
-                self._forget(self._file.refresh())
+                self._evict(self._file.refresh())
             except KeyFileError:
-                self._begun.clear()
-                self._remembered.clear()
+                self._cached_covers.clear()
+                self._cached_runs.clear()
                 raise
 
     def copy(self, target: Path) -> int:
@@ -206,12 +207,12 @@ class KeyStore:
         return copying.copy(self._file, target)
 
     def blocks(self) -> list[tuple[bytes, int]]:
-        """Return the blocks that have a cover: ids of groups, numbers of blocks. Raises KeyFileError."""
-        return [records.parts(each) for each in self._file.names()]
+        """Return the blocks that have a cover: group id and block number. Raises KeyFileError."""
+        return [records.parse_block_name(each) for each in self._file.names()]
 
     @property
     def path(self) -> Path:
-        """Where the key file is."""
+        """The path of the key file."""
         return self._file.path
 
     @property
@@ -221,7 +222,7 @@ class KeyStore:
 
     @property
     def serial(self) -> int:
-        """The number of the key file's last change that is known."""
+        """The number of the key file's last known change."""
         return self._file.serial
 
     @property
@@ -231,81 +232,82 @@ class KeyStore:
 
     @property
     def damage(self) -> int:
-        """At how many places the key file is not as it was written, see ``KeyFile.damage``."""
+        """The number of damaged records, see ``KeyFile.damage``."""
         return self._file.damage
 
     def keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bytes | None]:
-        """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError.
+        """Return the key of each number of a group; None if it was erased, or never generated. Raises KeyFileError.
 
-        What neighbours have in common, as the numbers of a page do, is derived once.
+        The common path of neighbours, such as the numbers of a page, is derived once.
         """
         with self._mutex:
             self.refresh()
             of: dict[int, Sequence[bytes | None]] = {}
             blocks: dict[int, list[int]] = {}
             for index in dict.fromkeys(number >> NEIGHBOURS_STEPS for number in numbers):
-                found = self._remembered.get(_place(group_id, index))
+                found = self._cached_runs.get(_place(group_id, index))
                 if found is None:
                     blocks.setdefault(index >> (tree.HEIGHT - NEIGHBOURS_STEPS), []).append(index)
                 else:
-                    self._remembered.move_to_end(_place(group_id, index))
+                    self._cached_runs.move_to_end(_place(group_id, index))
                     of[index] = found
             for block, wanted in blocks.items():
-                nodes = self._file.read(records.name(group_id, block))
+                nodes = self._file.read(records.block_name(group_id, block))
                 of |= dict.fromkeys(wanted, _NO_KEYS) if nodes is None else self._derived(group_id, nodes, wanted)
             return [of[number >> NEIGHBOURS_STEPS][number % NEIGHBOURS] for number in numbers]
 
     def _derived(self, group_id: bytes, nodes: Cover, wanted: Sequence[int]) -> dict[int, list[bytes | None]]:
-        """Derive keys of one block, and remember them. ``wanted``: each stands for 16 neighbours."""
+        """Derive and cache keys of one block. ``wanted``: the indexes of runs of 16 neighbours."""
         found: dict[int, list[bytes | None]] = {}
         for first, last in _runs(sorted(wanted)):
-            found |= zip(range(first, last + 1), _of_run(nodes, first % INDEXES, last - first + 1), strict=True)
+            found |= zip(range(first, last + 1), _keys_of_runs(nodes, first % INDEXES, last - first + 1), strict=True)
         for index, neighbours in found.items():
-            self._remembered[_place(group_id, index)] = neighbours
-        while len(self._remembered) > REMEMBERED:
-            self._remembered.popitem(last=False)
+            self._cached_runs[_place(group_id, index)] = neighbours
+        while len(self._cached_runs) > MAX_CACHED_RUNS:
+            self._cached_runs.popitem(last=False)
         return found
 
     def erase(self, dead: Iterable[GroupRanges]) -> int:
-        """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
+        """Destroy the keys of ``dead``: when this returns, they cannot be derived from the file.
 
-        Returns how many covers have changed. Raises KeyFileError: then some keys may be left, and this is repeated.
+        Returns how many covers have changed. Raises KeyFileError: then some keys may be left, and the caller has to
+        repeat the call.
         """
         wanted = dict(dead)
         present = self._present(wanted)
         return self._change(
-            (records.name(group_id, block), _shortened_by(_within(wanted[group_id], block)))
+            (records.block_name(group_id, block), _shortened_by(_within(wanted[group_id], block)))
             for group_id, blocks in present.items()
             for block in blocks
         )
 
-    def settle(self, living: Iterable[GroupRanges]) -> int:
-        """Lose all keys but those of ``living``, as ``erase`` does. ``living`` names each group that there is, once.
+    def retain_only(self, living: Iterable[GroupRanges]) -> int:
+        """Destroy all keys but those of ``living``, as ``erase`` does. ``living`` has each existing group once.
 
-        What lives of a group are its messages and the numbers that it has not given yet, up to LAST_NUMBER.
+        The living numbers of a group are those of its messages, and those not yet assigned, up to LAST_NUMBER.
         """
         present = self._present()
 
         def wanted() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
             for group_id, some in living:
                 for block in present.pop(group_id, ()):
-                    yield records.name(group_id, block), _reduced_to(_within(some, block))
+                    yield records.block_name(group_id, block), _reduced_to(_within(some, block))
             for group_id, blocks in present.items():
                 for block in blocks:
-                    yield records.name(group_id, block), _reduced_to([])
+                    yield records.block_name(group_id, block), _reduced_to([])
 
         return self._change(wanted())
 
-    def _forget(self, changed: Set[bytes]) -> None:
-        """Drop from memory what was derived of covers that have changed."""
+    def _evict(self, changed: Set[bytes]) -> None:
+        """Remove changed covers, and the keys derived from them, from the caches."""
         with self._mutex:
             for named in changed:
-                self._begun.pop(named, None)
-            for each in [each for each in self._remembered if each[0] in changed] if changed else ():
-                del self._remembered[each]
+                self._cached_covers.pop(named, None)
+            for each in [each for each in self._cached_runs if each[0] in changed] if changed else ():
+                del self._cached_runs[each]
 
     def _present(self, among: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
-        """Return the blocks that have a cover, by group: of all groups, or ``among`` some."""
+        """Return the blocks that have a cover, by group: of all groups, or only of those in ``among``."""
         present: dict[bytes, list[int]] = defaultdict(list)
         for group_id, block in self.blocks():
             if among is None or group_id in among:
@@ -313,17 +315,17 @@ class KeyStore:
         return dict(present)
 
     def _change(self, wanted: Iterable[tuple[bytes, Callable[[Cover], Cover]]]) -> int:
-        """Change covers, some at once, and return how many are other than before."""
+        """Change covers in batches, and return how many differ from before."""
         waiting, count = iter(wanted), 0
-        while some := list(islice(waiting, BLOCKS_A_WRITE)):
-            with self._file.held() as write:
+        while some := list(islice(waiting, BLOCKS_PER_WRITE)):
+            with self._file.locked() as write:
                 changed = []
                 for named, change in some:
                     former = self._file.read(named)
                     if former is not None and (nodes := change(former)) != former:
                         changed.append((named, nodes))
                 write(changed)
-            self._forget({named for named, _ in changed})
+            self._evict({named for named, _ in changed})
             count += len(changed)
         return count
 
@@ -333,11 +335,11 @@ def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
 
 
 def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: tree.kept(nodes, living)
+    return lambda nodes: tree.restricted(nodes, living)
 
 
 def _within(some: Sequence[Range], block: int) -> list[Range]:
-    """Return what of ``some`` lies in a block, as numbers within it."""
+    """Return the part of ``some`` that is in a block, as numbers within the block."""
     begin = block << tree.HEIGHT
     found = []
     for index in range(bisect_left(some, begin, key=lambda each: each.last), len(some)):
@@ -349,7 +351,7 @@ def _within(some: Sequence[Range], block: int) -> list[Range]:
 
 
 def _place(group_id: bytes, index: int) -> tuple[bytes, int]:
-    return records.name(group_id, index // INDEXES), index % INDEXES
+    return records.block_name(group_id, index // INDEXES), index % INDEXES
 
 
 def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -361,31 +363,31 @@ def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
             begin = at
 
 
-def _of_run(nodes: Cover, first: int, count: int) -> Iterator[list[bytes | None]]:
-    """Yield the keys of ``count`` times 16 neighbours, the first of which is 16 times ``first``, within a block."""
+def _keys_of_runs(nodes: Cover, first: int, count: int) -> Iterator[list[bytes | None]]:
+    """Yield the keys of ``count`` runs of 16 neighbours in a block, beginning with the run number ``first``."""
     end = first + count
     while first < end:
-        node = tree.node_above(nodes, first << NEIGHBOURS_STEPS)
+        node = tree.covering_node(nodes, first << NEIGHBOURS_STEPS)
         reach = tree.span(node.position)[1] + 1 >> NEIGHBOURS_STEPS if node else first
-        if node is None or reach <= first:  # some of the 16 are lost
+        if node is None or reach <= first:  # some of the 16 are erased
             yield [_leaf(nodes, (first << NEIGHBOURS_STEPS) + each) for each in range(NEIGHBOURS)]
             first += 1
             continue
         some = min(reach, end) - first
         steps = tree.HEIGHT + 1 - NEIGHBOURS_STEPS - node.position.bit_length()
         place = first - (tree.span(node.position)[0] >> NEIGHBOURS_STEPS)
-        for above in tree.descend_to_some(node.secret, place, some, steps):
+        for above in tree.descend_to_range(node.secret, place, some, steps):
             yield [*tree.leaves(above, NEIGHBOURS_STEPS)]
         first += some
 
 
-def _neighbours(nodes: Cover, index: int) -> list[bytes | None]:
-    """Return the keys of 16 neighbours, derived together if all of them live."""
-    return next(_of_run(nodes, index, 1))
+def _run_keys(nodes: Cover, index: int) -> list[bytes | None]:
+    """Return the keys of 16 neighbours, derived together if all of them are living."""
+    return next(_keys_of_runs(nodes, index, 1))
 
 
 def _leaf(nodes: Cover, number: int) -> bytes | None:
-    node = tree.node_above(nodes, number)
+    node = tree.covering_node(nodes, number)
     if node is None:
         return None
     leaf = tree.BLOCK + number

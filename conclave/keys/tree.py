@@ -1,9 +1,9 @@
-"""The keys of a block of 65,536 messages: the tree they derive from, covers, and ranges of numbers. Pure.
+"""The key tree of a block of 65,536 messages, covers, and ranges of numbers. Pure functions.
 
-The construction is that of Goldreich, Goldwasser and Micali (How to Construct Random Functions, 1986), with BLAKE2b in
-place of their generator. A node is named by its position: the root is 1, the children of ``p`` are ``2p`` and
-``2p + 1``, and the leaf of the number ``n`` within the block is ``65,536 + n``. A cover is the smallest set of nodes
-from which exactly the keys of the living messages derive. Ranges are in ascending order, and do not meet.
+The construction is that of Goldreich, Goldwasser and Micali (How to Construct Random Functions, 1986), with BLAKE2b as
+the generator. Nodes are numbered by position: the root is 1, the children of ``p`` are ``2p`` and ``2p + 1``, and the
+leaf of the number ``n`` within the block is ``65,536 + n``. A cover is the smallest set of nodes from which exactly the
+keys of the living messages derive. Lists of ranges are ascending, and the ranges neither overlap nor touch.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ BLOCK = 1 << HEIGHT
 """A block has 65,536 numbers."""
 
 SECRET_BYTES = 32
-"""A node has 32 bytes. Those of a leaf are the key of its message."""
+"""The secret of a node has 32 bytes. That of a leaf is the key of its message."""
 
 ROOT = 1
 
@@ -36,27 +36,27 @@ def span(position: int) -> tuple[int, int]:
 
 
 def descend(secret: bytes, position: int, steps: int) -> bytes:
-    """Return the node at ``position``, which lies ``steps`` below the node with ``secret``."""
+    """Return the secret of the node at ``position``, which is ``steps`` below the node with ``secret``."""
     for step in range(steps - 1, -1, -1):
         secret = children(secret)[position >> step & 1]
     return secret
 
 
 def leaves(secret: bytes, steps: int) -> list[bytes]:
-    """Return all nodes that lie ``steps`` below the node with ``secret``, from left to right."""
-    return descend_to_some(secret, 0, 1 << steps, steps)
+    """Return all secrets ``steps`` below the node with ``secret``, from left to right."""
+    return descend_to_range(secret, 0, 1 << steps, steps)
 
 
-def descend_to_some(secret: bytes, first: int, count: int, steps: int) -> list[bytes]:
-    """Return ``count`` nodes that lie next to each other, ``steps`` below the node with ``secret``.
+def descend_to_range(secret: bytes, first: int, count: int, steps: int) -> list[bytes]:
+    """Return the secrets of ``count`` adjacent nodes, ``steps`` below the node with ``secret``.
 
-    ``first``: the place of the first of them among all nodes there are at that depth.
+    ``first``: the index of the first of them among all nodes at that depth.
     """
     found = [secret]
     for left in range(steps - 1, -1, -1):
         begin, end = first >> left, (first + count - 1) >> left
         following: list[bytes] = []
-        for each in found:  # not by ``children``: calling that takes a third of the time
+        for each in found:  # ``children`` inlined: the calls would take a third of the time
             both = blake2b(each, digest_size=2 * SECRET_BYTES).digest()
             following += both[:SECRET_BYTES], both[SECRET_BYTES:]
         skipped = begin - 2 * (first >> (left + 1))
@@ -65,25 +65,25 @@ def descend_to_some(secret: bytes, first: int, count: int, steps: int) -> list[b
 
 
 class Node(NamedTuple):
-    """A node of a tree of keys, see ``conclave.keys.tree``."""
+    """A node of a key tree."""
 
     position: int
     secret: bytes
 
 
 class Range(NamedTuple):
-    """Numbers that follow one another, ``last`` included."""
+    """Consecutive numbers, ``last`` inclusive."""
 
     first: int
     last: int
 
 
 Cover = tuple[Node, ...]
-"""Nodes from left to right. None lies below another."""
+"""Nodes from left to right, none of which is below another."""
 
 
-def kept(cover: Cover, living: Sequence[Range]) -> Cover:
-    """Return what derives of ``cover`` the keys of ``living`` alone: ranges in ascending order that do not meet."""
+def restricted(cover: Cover, living: Sequence[Range]) -> Cover:
+    """Return the cover for exactly those keys of ``cover`` whose numbers are in ``living``."""
     firsts = [each.first for each in living]
     found: list[Node] = []
     waiting = [(position, secret, *span(position)) for position, secret in reversed(cover)]
@@ -102,12 +102,12 @@ def kept(cover: Cover, living: Sequence[Range]) -> Cover:
 
 
 def without(cover: Cover, dead: Sequence[Range]) -> Cover:
-    """Return ``cover`` without the keys of ``dead``: ranges in ascending order that do not meet."""
-    return kept(cover, list(_between(dead)))
+    """Return ``cover`` without the keys of ``dead``."""
+    return restricted(cover, list(_complement(dead)))
 
 
-def node_above(cover: Cover, number: int) -> Node | None:
-    """Return the node of ``cover`` from which the key of ``number`` can be derived; None if it is lost."""
+def covering_node(cover: Cover, number: int) -> Node | None:
+    """Return the node of ``cover`` from which the key of ``number`` can be derived; None if it is erased."""
     leaf = BLOCK + number
     index = bisect_right(cover, number, key=lambda node: span(node.position)[0]) - 1
     if index < 0:
@@ -116,8 +116,8 @@ def node_above(cover: Cover, number: int) -> Node | None:
     return node if leaf >> (HEIGHT + 1 - node.position.bit_length()) == node.position else None
 
 
-def _between(dead: Sequence[Range]) -> Iterator[Range]:
-    """Yield the ranges of a block that lie between those of ``dead``."""
+def _complement(dead: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges of a block that are not in ``dead``."""
     begin = 0
     for first, last in dead:
         if begin < first:
@@ -127,8 +127,8 @@ def _between(dead: Sequence[Range]) -> Iterator[Range]:
         yield Range(begin, BLOCK - 1)
 
 
-def joined(some: Iterable[tuple[int, int]]) -> list[Range]:
-    """Return the set of all numbers of ``some``: ranges in any order, which may overlap."""
+def union(some: Iterable[tuple[int, int]]) -> list[Range]:
+    """Return the union of ``some``: ranges in any order, which may overlap."""
     found: list[Range] = []
     for first, last in sorted(some):
         if found and first <= found[-1].last + 1:
@@ -139,23 +139,23 @@ def joined(some: Iterable[tuple[int, int]]) -> list[Range]:
     return found
 
 
-def of(numbers: Iterable[int]) -> list[Range]:
-    """Return a set of single numbers."""
-    return joined((number, number) for number in numbers)
+def from_numbers(numbers: Iterable[int]) -> list[Range]:
+    """Return single numbers as ranges."""
+    return union((number, number) for number in numbers)
 
 
 def difference(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return the numbers of ``some`` that are not among ``others``."""
+    """Return the numbers of ``some`` that are not in ``others``."""
     return list(_without(some, others))
 
 
-def both(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+def intersection(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     """Return the numbers that are in both."""
     return difference(some, difference(some, others))
 
 
 def count(some: Iterable[Range]) -> int:
-    """Return how many numbers they are."""
+    """Return the number of numbers in ``some``."""
     return sum(last - first + 1 for first, last in some)
 
 

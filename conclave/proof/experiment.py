@@ -242,7 +242,7 @@ def _send(
 def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
     """Return the secrets from a node of the cover to the key of a number, inclusive; empty if it has no key."""
     leaf = tree.BLOCK + number % tree.BLOCK
-    node = tree.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.covering_node(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return []
     steps = leaf.bit_length() - node.position.bit_length()
@@ -250,12 +250,12 @@ def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
 
 
 def _opened(connection: sqlite3.Connection, sent: Sequence[SentMessage]) -> list[bytes | None]:
-    return [bodies.decrypted(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
+    return [bodies.decrypt(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
 
 
 def _served(connection: sqlite3.Connection, context: Context, own: ExperimentObjects) -> set[bytes] | None:
     """Return the bodies that a client gets from the staying group; None if some are in the archive."""
-    page = messages.page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
+    page = messages.read_page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from conclave.config.settings import KEYS, Config
 from conclave.keys import copying
-from conclave.keys.file import wait
-from conclave.keys.replacing import LOCK, beside
+from conclave.keys.file import wait_silently
+from conclave.keys.replacing import LOCK, sibling
 from conclave.system import locks
 
 
@@ -27,12 +27,12 @@ def locked_files(own: Path, path: Path) -> Iterator[tuple[Path, list[Path]]]:
     """
     is_own = path == own
     if not is_own:
-        copying.head(path)  # detects an unresponsive disk
+        copying.read_head(path)  # detects an unresponsive disk
         path = Path(os.path.realpath(path))
     if not own.exists() or not path.parent.exists():
         yield path, _with_prefix(path)
     else:
-        with locks.hold_file(beside(own, LOCK), wait) if is_own else copying.none_written(own, path):
+        with locks.hold_file(sibling(own, LOCK), wait_silently) if is_own else copying.copy_lock(own, path):
             yield path, _with_prefix(path)
 
 

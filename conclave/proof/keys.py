@@ -93,7 +93,7 @@ def examine(part: ProofPart, config: Config) -> Examined:
         if state and state.is_settled and mine:
             _account_archived(part, connection, archived, mine)
         alive, unused = _existing(connection, archived), defaultdict[bytes, list[Range]](list)
-        for group_id, some in message_keys.unused(connection):
+        for group_id, some in message_keys.never_used(connection):
             unused[group_id].append(some)
     if state is None:
         part.notes.append("this database has not been used by a server yet: there are no messages")
@@ -113,7 +113,7 @@ def _account(part: ProofPart, found: Inspection, own: int, alive: Numbers, unuse
         first = block << HEIGHT
         # The first number, in a new group and after each restore, is a multiple of NUMBERS plus one.
         never = [Range(first, first)] if first % NUMBERS == 0 else []
-        allowed = tree.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
+        allowed = tree.union([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
         dead = tree.count(tree.difference(found.ranges(group_id, block), allowed))
         if dead and found.serial < own:
             late += dead
@@ -154,16 +154,16 @@ def _inspect(part: ProofPart, path: Path) -> Inspection:
     part.count("files of keys")
     part.count("bytes", found.size)
     for flaw in found.flaws:
-        part.add(ProofFinding(FindingKind.KEYS, str(path), flaw.told, flaw.offset))
+        part.add(ProofFinding(FindingKind.KEYS, str(path), flaw.description, flaw.offset))
     return found
 
 
 def _existing(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]]) -> dict[bytes, Sequence[Range]]:
     """Return the numbers of existing bodies, and of those whose keys the next run erases."""
     found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, archived)}
-    for group_id, some in message_keys.waiting(connection):
+    for group_id, some in message_keys.pending_ranges(connection):
         found.setdefault(group_id, []).append(some)
-    return {group_id: tree.joined(some) for group_id, some in found.items()}
+    return {group_id: tree.union(some) for group_id, some in found.items()}
 
 
 def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | None) -> dict[int, list[Range]]:
@@ -177,17 +177,17 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
     if not (parts and (folder / LOG).is_dir()):
         return {}
     table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
-    found = {key: tree.both(table.get(key, []), tree.joined(some)) for key, some in parts.items()}
+    found = {key: tree.intersection(table.get(key, []), tree.union(some)) for key, some in parts.items()}
     if keys is None:
         return found
-    return {key: tree.both(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
+    return {key: tree.intersection(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
 
 
 def _account_archived(
     part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], found: Inspection
 ) -> None:
     """Compare how many archived messages have keys with the counts of the index."""
-    ids, waiting = message_keys.group_ids(connection), message_keys.noted_by_group(connection)
+    ids, waiting = message_keys.group_ids(connection), message_keys.pending_by_group(connection)
     counts: Counter[int] = Counter()
     for each in moves.each_part(connection):
         counts[each.group_key] += each.message_count
@@ -216,7 +216,7 @@ def examine_copies(part: ProofPart, copies: BackupFolder, examined: Examined) ->
             erased = tree.difference(some, examined.alive.get(group_id, ()))
             part.count("bodies", tree.count(some))
             part.count("of these erased today", tree.count(erased))
-            if readable := tree.count(tree.both(erased, _spanned(examined.opened, group_id, erased))):
+            if readable := tree.count(tree.intersection(erased, _spanned(examined.opened, group_id, erased))):
                 told = f"{readable:,} of {_named(group_id)} that are erased today can be read"
                 part.add(ProofFinding(FindingKind.KEYS, str(backup), told))
 
@@ -224,7 +224,7 @@ def examine_copies(part: ProofPart, copies: BackupFolder, examined: Examined) ->
 def _spanned(opened: Sequence[Inspection], group_id: bytes, some: Sequence[Range]) -> list[Range]:
     """Return the numbers that any file has keys for, in the blocks of ``some``."""
     blocks = {block for first, last in some for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
-    return tree.joined(span for each in opened for block in blocks for span in each.ranges(group_id, block))
+    return tree.union(span for each in opened for block in blocks for span in each.ranges(group_id, block))
 
 
 def _of_backup(backup: Path) -> Numbers:

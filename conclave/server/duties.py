@@ -161,13 +161,13 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)
 
-    async def hand_on() -> None:
+    async def forward() -> None:
         app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
 
-    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
+    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, forward):
         yield
 
 
@@ -206,7 +206,7 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
 
     async def record_delivered() -> None:
         while delivered := notifier.delivered:
-            await store.write(timers.heard, delivered)
+            await store.write(timers.confirm_notified, delivered)
             notifier.forget(delivered)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):

@@ -51,13 +51,13 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     async def write(*, is_stopping: bool = False) -> None:
         nonlocal next_alive
         is_alive = is_stopping or time.monotonic() >= next_alive
-        if is_alive or await store.read(changes.are_waiting):
+        if is_alive or await store.read(changes.has_pending):
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
-            while entries := await store.read(changes.waiting, claimed.claimed, clock.now()):
+            while entries := await store.read(changes.pending_entries, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
-                changes.require_own(await store.read(changes.standing), path, last)
-                await store.write(changes.were_written, entries)
+                changes.require_own(await store.read(changes.ledger_state), path, last)
+                await store.write(changes.forget_written, entries)
 
     with health.duty(HealthPart.LEDGER):
         await write()
@@ -77,7 +77,7 @@ def require_ledger(connection: sqlite3.Connection, path: Path) -> None:
 
 def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     """Return whether the database is an older copy. Raises LedgerError if the ledger is incomplete."""
-    tip, standing = book.tip(path), changes.standing(connection)
+    tip, standing = book.tip(path), changes.ledger_state(connection)
     is_older = changes.is_older(standing, tip)
     if is_older:
         require_complete(connection, path)
@@ -91,7 +91,7 @@ def _replay(
 ) -> ReplayResult:
     """Replay the ledger on an older copy of the database, in one transaction."""
     done = replay(connection, path, now, keys.blocks(), accept_incomplete=accept_incomplete)
-    done.counts["messages_erased"] = unreadable.forget(connection, keys)
+    done.counts["messages_erased"] = unreadable.remove_all(connection, keys)
     return done
 
 
@@ -112,9 +112,9 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
     found = await store.read(partial(_is_older, path))
     if found is False:
         with contextlib.suppress(StoreError):  # the first write reports it
-            standing = await store.read(changes.standing)
-            number = await asyncio.to_thread(changes.take_up, standing, path, clock.now())
-            await store.write(changes.know_restored, number)
+            standing = await store.read(changes.ledger_state)
+            number = await asyncio.to_thread(changes.resume_history, standing, path, clock.now())
+            await store.write(changes.note_restored, number)
         return
     if isinstance(found, LedgerError):
         if not accepts_older:

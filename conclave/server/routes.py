@@ -282,7 +282,7 @@ ROUTES = (
         messages.fetch,
         Access.MEMBER,
         query=message_schemas.GetMessagesQuery,
-        answer=results.MessagePage,
+        answer=results.FetchedMessages,
         head=False,
     ),
     Endpoint(

@@ -32,9 +32,9 @@ from conclave.store.resources import state
 from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks, signals
 from conclave.system.notify import ServiceManager
-from conclave.system.process_limits import give_back_large, raise_file_limit
-from conclave.system.reserve import give_up_to_start
-from conclave.system.signals import Hangups, ignore
+from conclave.system.process_limits import raise_file_limit, set_mmap_threshold
+from conclave.system.reserve import release_for_start
+from conclave.system.signals import Hangups, ignore_hangup
 
 log = get_logger(__name__)
 
@@ -66,7 +66,7 @@ def serve(
     since before the file was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
     """
     manager = ServiceManager.from_environment()
-    give_back_large()
+    set_mmap_threshold()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     if found := start_check.find_refusals(config, None, accepts_older=accepts_older):
         raise ServeError("\n".join(each.says for each in found))
@@ -117,8 +117,8 @@ def _take_locks(config: Config, held: ExitStack) -> None:
         _lock_vault(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
     with _refuse_if_locked(f"data_path: {config.data}: a server on another database uses this folder"):
-        held.enter_context(locks.hold_file(config.data / data_folder.MARK))
-    give_up_to_start(config)
+        held.enter_context(locks.hold_file(config.data / data_folder.MARKER))
+    release_for_start(config)
     if not exists:
         schema.create(config.database)
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
@@ -160,10 +160,10 @@ async def _serve(
         stop.set()
         limit.begin()
 
-    for number in signals.that_end():
+    for number in signals.stop_signals():
         loop.add_signal_handler(number, end)
     # Not by the loop: after it is closed, SIGHUP would kill the process.
-    hangups.hand_on(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
+    hangups.set_handler(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
@@ -183,7 +183,7 @@ async def _serve(
         )
         async with (
             supervisor,
-            manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
+            manager.watchdog(lambda: app[app_keys.STORE].read(state.stored_policy)),
             Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, reload, manager),
         ):
             manager.ready(f"serving at {url}")
@@ -197,7 +197,7 @@ async def _serve(
         manager.close()
         await runner.cleanup()
         await operators.cleanup()
-        ignore()
+        ignore_hangup()
     log.info("stopped")
 
 

@@ -123,7 +123,7 @@ def _require_folders(config: Config) -> None:
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
     """Raise StoreError for the keys, or else for the ledger: not twice for one missing or older vault."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
-    keyring.require_fit(connection, database, path, copies, accepts_older=accepts_older)
+    keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
         ledger_duty.require_ledger(connection, config.ledger_path)
 

@@ -18,9 +18,9 @@ from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
 from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 from conclave.system.worker_protocol import (
-    EXIT_GIVE_UP,
+    EXIT_NO_RESTART,
     DryRunEnded,
     JavaStarted,
     OrderAccepted,
@@ -30,9 +30,9 @@ from conclave.system.worker_protocol import (
     WorkerMessage,
     WorkerOrder,
     WorkerState,
-    asleep_text,
-    from_line,
-    order_line,
+    decode_message,
+    encode_idle,
+    encode_order,
 )
 
 log = get_logger(__name__)
@@ -102,7 +102,7 @@ class Supervisor:
         """End the worker."""
         self._task.cancel()
         await asyncio.wait({self._task})  # awaiting the task would hide a cancellation of the caller
-        self._drop_orders("the cleanup worker was ended")
+        self._drop_orders("the cleanup worker was stopped")
         self._sleep = None
         self._health.is_asleep = False
         if not self._task.cancelled():
@@ -135,7 +135,7 @@ class Supervisor:
 
     def _order(self, order: WorkerOrder) -> bool:
         """Send an order to the worker. A sleeping worker is started for it."""
-        if not self._send(order_line(order).encode()) and not self._is_restarting():
+        if not self._send(encode_order(order).encode()) and not self._is_restarting():
             return False
         self._orders.add(order)
         self._news.set()
@@ -178,12 +178,12 @@ class Supervisor:
                     pause = MIN_PAUSE_SECONDS
                     await self._sleep_until_due(self._sleep)
                     continue
-                if status == EXIT_GIVE_UP and not self._was_ready:
+                if status == EXIT_NO_RESTART and not self._was_ready:
                     self._drop_orders("there is no cleanup worker")
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
-                reason = f"the cleanup worker hung ({self._doing}), and was killed"
+                reason = f"the cleanup worker hung ({self._activity}), and was killed"
                 if self._activity in (_STARTING, _PREPARING):
                     allowed = self._starting if self._activity == _STARTING else self._preparing
                     allowed.extend()
@@ -226,14 +226,14 @@ class Supervisor:
                 if not sleep:
                     self._orders.discard(WorkerOrder.RUN)  # it runs each job at once anyway
                 for order in self._orders:
-                    process.stdin.write(order_line(order).encode())
+                    process.stdin.write(encode_order(order).encode())
                 self._activity = _STARTING
                 began = self._due_at = time.monotonic()
                 if sleep:
                     self._due_at += sleep.due_in
                 async with asyncio.timeout(self._starting.seconds) as limit:
                     async for line in process.stdout:
-                        message = from_line(line)
+                        message = decode_message(line)
                         self._record_start(message, time.monotonic() - began, is_woken=sleep is not None)
                         ran |= self._handle(message)
                         limit.reschedule(asyncio.get_running_loop().time() + self._timeout_after(message))
@@ -252,9 +252,9 @@ class Supervisor:
         """Start a worker. ``sleep``: the schedule of the one that fell asleep; None: run all jobs at once."""
         # -P: modules are not imported from the working directory. SIGCONT: a worker exits when its input ends, and
         # removes its files first; a stopped one (SIGSTOP) has to be continued for that.
-        left = [asleep_text(sleep.left, time.monotonic())] if sleep else []
+        left = [encode_idle(sleep.left, time.monotonic())] if sleep else []
         return await asyncio.create_subprocess_exec(
-            *tied(sys.executable, "-P", "-m", "spark.worker", *left, by=signal.SIGCONT),
+            *parent_bound_command(sys.executable, "-P", "-m", "spark.worker", *left, death_signal=signal.SIGCONT),
             stdin=PIPE,
             stdout=PIPE,
             limit=LINE_LIMIT,
@@ -281,7 +281,7 @@ class Supervisor:
         if message in (WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING):
             doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}
             self._activity = doing.get(message, "in a dry run")
-            silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # it may wait for each copy
+            silent = len(self._config.vault_copies) * copying.TIMEOUT_SECONDS  # it may wait for each copy
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
         if message is WorkerState.PREPARING:
             self._activity = _PREPARING

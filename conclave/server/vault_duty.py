@@ -38,7 +38,7 @@ class VaultCopies:
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies if the vault has changed and the pause is over. Raises VaultError."""
-        current = self._keys.serial, book.stamp(self._config.ledger_path)
+        current = self._keys.serial, book.file_stamp(self._config.ledger_path)
         is_known = current == self._renewed and time.monotonic() < self._recheck_at
         if is_known or not self._config.vault_copies:
             return
@@ -48,10 +48,10 @@ class VaultCopies:
             return
         if self._renewal and not self._renewal.done():  # the duty was cancelled, but its thread still runs
             await asyncio.wait({self._renewal})
-            current = self._keys.serial, book.stamp(self._config.ledger_path)
+            current = self._keys.serial, book.file_stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
         values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
+        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.update_copies, *values))
         try:
             await asyncio.shield(self._renewal)
         except VaultError as error:
@@ -67,14 +67,14 @@ async def keep_vault(app: web.Application) -> AsyncIterator[None]:
     """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
-    async def look() -> None:
+    async def check() -> None:
         try:
             await asyncio.to_thread(keys.refresh)
         except KeyFileError as error:
             raise VaultError(f"vault.path: {error}") from error
 
     async with contextlib.AsyncExitStack() as stack:
-        for part, duty in ((HealthPart.VAULT, look), (HealthPart.VAULT_COPIES, copies.renew)):
+        for part, duty in ((HealthPart.VAULT, check), (HealthPart.VAULT_COPIES, copies.renew)):
             await stack.enter_async_context(background.every(health, part, LOOK_SECONDS, duty))
         yield
     if HealthPart.VAULT_COPIES not in health.faults:

@@ -1,7 +1,7 @@
-"""Bodies, the data that only clients can read: stored encrypted, each under a key of its own.
+"""Bodies, the data that only clients can read. Each is stored encrypted under its own key.
 
-A body is erased by deleting its row and noting its key, which the next cleanup run destroys. What remains of it in
-files and copies is ciphertext. Bodies of messages are numbered by their group, all others by their row, under OTHERS.
+A body is erased by deleting its row and noting its key, which the next cleanup run destroys. Then only ciphertext is
+left in files and copies. Message bodies are numbered by group, all others by row, under the pseudo group OTHERS.
 """
 
 import json
@@ -13,19 +13,19 @@ from pathlib import Path
 import orjson
 
 from conclave.keys import cipher, tree
-from conclave.keys.cipher import ADDED_BYTES, AlteredError
+from conclave.keys.cipher import OVERHEAD_BYTES, AlteredError
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.store import message_keys
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, StoreFullError, free_bytes, store_error
 from conclave.store.engine.group_commit import NotCachedError
-from conclave.store.engine.sqlite import insert_many, not_zeroed, places
+from conclave.store.engine.sqlite import insert_many, placeholders, without_zeroing
 from conclave.store.message_keys import OTHERS, note_serial
 
 
-def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[int, int, bytes]:
-    """Give the next ``count`` numbers of a group. Return the last one, the group's ``expired_before``, and its id.
+def allocate_numbers(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[int, int, bytes]:
+    """Assign the next ``count`` numbers of a group. Return the last one, the group's ``expired_before``, and its id.
 
     Raises StoreError.
     """
@@ -33,54 +33,55 @@ def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[
         "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before, group_id",
         (count, group_key),
     ).fetchone()
-    free = _free(connection, group_id, last, count)
+    free = _skip_erased(connection, group_id, last, count)
     if free != last:
         connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (free, group_key))
     return free, expired_before, group_id
 
 
-def next_other(connection: sqlite3.Connection) -> int:
-    """Return the number of the next body that is not a message's. Raises StoreError."""
+def next_body_id(connection: sqlite3.Connection) -> int:
+    """Return the id of the next non-message body. Raises StoreError."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'bodies'").fetchone()
-    return _free(connection, OTHERS, (row[0] if row else 0) + 1, 1)
+    return _skip_erased(connection, OTHERS, (row[0] if row else 0) + 1, 1)
 
 
-def _free(connection: sqlite3.Connection, group_id: bytes, last: int, count: int) -> int:
-    """Return the last of ``count`` numbers; those of the next block if one of them was given and erased before.
+def _skip_erased(connection: sqlite3.Connection, group_id: bytes, last: int, count: int) -> int:
+    """Return the last of ``count`` numbers, moved to the next block if one of them was used and erased before.
 
-    An older copy of the database, put back, gives numbers again. On the event loop nothing is looked up: what was
-    erased has no key at hand there.
+    An older copy of the database that was put back assigns numbers again. Not checked on the event loop: erased numbers
+    have no cached key, so ``encrypt`` fails there.
     """
     keys = open_keys(connection)
     if of_store(connection).is_on_event_loop:
         return last
     try:
-        while not keys.are_free(group_id, range(last - count + 1, last + 1)):
+        while not keys.are_unused(group_id, range(last - count + 1, last + 1)):
             last = (((last >> tree.HEIGHT) + 1) << tree.HEIGHT) - 1 + count
     except KeyFileError as error:
         raise StoreError(str(error)) from error
     return last
 
 
-def encrypted(
+def encrypt(
     connection: sqlite3.Connection, placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Return new bodies as they are stored. ``placed``: ids of groups, or OTHERS, and numbers.
+    """Return new bodies encrypted. ``placed``: group ids, or OTHERS, and numbers.
 
-    What their keys need is on the disk then. Raises StoreError, and NotCachedError where it would have to wait.
+    Their keys are durable when this returns. Raises StoreError, and on the event loop NotCachedError instead of
+    waiting.
     """
     opened_keys = open_keys(connection)
-    keys = opened_keys.at_hand(placed)
+    keys = opened_keys.cached_keys(placed)
     if keys is None:
         if of_store(connection).is_on_event_loop:
             raise NotCachedError
         keys = []
         try:
-            drawn = opened_keys.of_new(placed)
+            drawn = opened_keys.new_keys(placed)
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
-        note_serial(connection, opened_keys.serial)  # an older key file lacks what was drawn
+        note_serial(connection, opened_keys.serial)  # an older key file lacks the new keys
         for key, (group_id, each) in zip(drawn, placed, strict=True):
             if key is None:
                 raise StoreError(f"body {each} of {group_id.hex()} has no key")
@@ -88,30 +89,30 @@ def encrypted(
     return cipher.encrypt_all(keys, placed, bodies)
 
 
-def decrypted(
+def decrypt(
     connection: sqlite3.Connection, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Return bodies of a group's messages, or of OTHERS; None where one was erased meanwhile, so that its key is lost.
+    """Return the decrypted bodies of a group's messages, or of OTHERS; None for each that was erased meanwhile.
 
-    Raises StoreError if one is not as it was stored, or if the key file cannot be read.
+    Raises StoreError if a body was altered, or the key file cannot be read.
     """
     try:
-        return opened(open_keys(connection), group_id, numbers, stored)
+        return decrypt_archived(open_keys(connection), group_id, numbers, stored)
     except (AlteredError, KeyFileError) as error:
         raise StoreError(str(error)) from error
 
 
-def opened(
+def decrypt_archived(
     keys: KeyStore | None, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Do as ``decrypted`` for what the archive has, after it was read there. Raises AlteredError and KeyFileError."""
+    """Decrypt bodies that were read from the archive, see ``decrypt``. Raises AlteredError and KeyFileError."""
     if keys is None:
         raise KeyFileError(f"the keys of group {group_id.hex()} are not open here")
     return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, stored)
 
 
 def open_keys(connection: sqlite3.Connection) -> KeyStore:
-    """Return the keys of a connection's database. Raises StoreError: they were not opened for this connection."""
+    """Return the keys of a connection's database. Raises StoreError if they were not opened for this connection."""
     keys = of_store(connection).keys
     if keys is None:
         raise StoreError(f"{_path(connection)}: its keys are not open here")
@@ -119,12 +120,12 @@ def open_keys(connection: sqlite3.Connection) -> KeyStore:
 
 
 NUMBER_BITS = 40
-"""The id of a message is its group's key and its number, which has 40 bits: 32, and 8 to count restores."""
+"""The id of a message is its group's key followed by its number, which has 40 bits: 32, and 8 that count restores."""
 
 LAST_NUMBER = (1 << NUMBER_BITS) - 1
 """The greatest number that a message can have."""
 
-LAST_GROUP = (1 << 63 - NUMBER_BITS) - 1
+MAX_GROUP_KEY = (1 << 63 - NUMBER_BITS) - 1
 """The greatest key that a group can have. Keys of deleted groups are not used again."""
 
 REFERENCES = (
@@ -132,25 +133,25 @@ REFERENCES = (
     ("welcomes", ("welcome_body",)),
     ("key_packages", ("package_body",)),
 )
-"""Tables with rows that go with their bodies, and the columns that refer to these. Groups refer to theirs, too."""
+"""Tables whose rows are deleted with their bodies, and the columns that refer to bodies. Groups refer to bodies too."""
 
-BEYOND_ROOM_BYTES = 64 * 1024
-"""The commit of a leave, a removal or a ban may take 64 KiB where there is no room for other bodies."""
+EXTRA_ROOM_BYTES = 64 * 1024
+"""On a full disk the commit of a leave, a removal or a ban may still take 64 KiB."""
 
-LAST_FREE_BYTES = 2 * 1024 * 1024
-"""BEYOND_ROOM_BYTES are not given while less than 2 MiB of the disk are free.
+MIN_FREE_BYTES = 2 * 1024 * 1024
+"""EXTRA_ROOM_BYTES are not available while less than 2 MiB of the disk are free.
 
-That rest is for changes without a body: a user who joins and leaves again and again must not take the last of it.
+The rest is for changes without a body: a user who joins and leaves repeatedly must not exhaust it.
 """
 
-SIZE = f"length(body) - {ADDED_BYTES}"
-"""How many bytes a body has, in SQL."""
+SIZE = f"length(body) - {OVERHEAD_BYTES}"
+"""SQL expression for the size of a body in bytes."""
 
-FREED_PAGES = 64
+PAGES_PER_STEP = 64
 """A step returns at most 64 pages to the file system."""
 
 FREE_SHARE = 5
-"""Pages are returned while more than a fifth of the file is free: the rest is used again."""
+"""Pages are returned while more than a fifth of the file is free. The rest is kept for reuse."""
 
 
 def message_id(group_key: int, number: int) -> int:
@@ -159,45 +160,45 @@ def message_id(group_key: int, number: int) -> int:
 
 
 def put(connection: sqlite3.Connection, body: bytes) -> int:
-    """Store a body that is not a message's and return its id. Raises StoreFullError and StoreError."""
-    take_room(connection, len(body))
-    body_id = next_other(connection)
-    (stored,) = encrypted(connection, [(OTHERS, body_id)], [body])
+    """Store a non-message body and return its id. Raises StoreFullError and StoreError."""
+    claim_room(connection, len(body))
+    body_id = next_body_id(connection)
+    (stored,) = encrypt(connection, [(OTHERS, body_id)], [body])
     connection.execute("INSERT INTO bodies (body_id, body) VALUES (?, ?)", (body_id, stored))
     return body_id
 
 
 def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
-    """Store another body in the place of one that is not a message's, under the same key. Raises as ``put``."""
-    take_room(connection, len(body))
-    (stored,) = encrypted(connection, [(OTHERS, body_id)], [body])
+    """Replace a non-message body, under the same key. Raises as ``put``."""
+    claim_room(connection, len(body))
+    (stored,) = encrypt(connection, [(OTHERS, body_id)], [body])
     connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (stored, body_id))
 
 
 def put_messages(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
     """Store the encrypted bodies of messages (at most some hundreds), by their ids. Raises StoreFullError."""
-    take_room(connection, sum(len(body) - ADDED_BYTES for _, body in rows))
+    claim_room(connection, sum(len(body) - OVERHEAD_BYTES for _, body in rows))
     insert_many(connection, "INSERT INTO message_bodies (message_id, body)", rows)
 
 
-def take_room(connection: sqlite3.Connection, count: int) -> None:
-    """Take ``count`` bytes of the room for what clients send. Raises StoreFullError if the disk has less."""
+def claim_room(connection: sqlite3.Connection, count: int) -> None:
+    """Claim ``count`` bytes of the disk space for client data. Raises StoreFullError if less is available."""
     store = of_store(connection)
     if count > store.room:
         path = _path(connection)
         free = free_bytes(path.parent)
-        raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
+        raise StoreFullError(f"{path}: no disk space for client data ({free:,} bytes are free)")
     store.room -= count
 
 
 @contextmanager
-def beyond_room(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let the block store up to BEYOND_ROOM_BYTES more than there is room for.
+def extra_room(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let the block store up to EXTRA_ROOM_BYTES more than there is room for.
 
-    It is for bodies that make something else go. Without effect while less than LAST_FREE_BYTES are free.
+    It is for bodies that make something else go. Without effect while less than MIN_FREE_BYTES are free.
     """
     store = of_store(connection)
-    spare = BEYOND_ROOM_BYTES if free_bytes(_path(connection).parent) >= LAST_FREE_BYTES else 0
+    spare = EXTRA_ROOM_BYTES if free_bytes(_path(connection).parent) >= MIN_FREE_BYTES else 0
     store.room += spare
     try:
         yield
@@ -206,20 +207,22 @@ def beyond_room(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
-    """Return bodies that are not messages' (at most some thousands), by id; without those erased. Raises StoreError."""
+    """Return non-message bodies (at most some thousands) by id, without erased ones. Raises StoreError."""
     ids = list(body_ids)
-    rows = connection.execute(f"SELECT body_id, body FROM bodies WHERE body_id IN ({places(ids)})", ids).fetchall()
-    opened = decrypted(connection, OTHERS, [row[0] for row in rows], [row[1] for row in rows])
+    rows = connection.execute(
+        f"SELECT body_id, body FROM bodies WHERE body_id IN ({placeholders(ids)})", ids
+    ).fetchall()
+    opened = decrypt(connection, OTHERS, [row[0] for row in rows], [row[1] for row in rows])
     return {row[0]: body for row, body in zip(rows, opened, strict=True) if body is not None}
 
 
 def get(connection: sqlite3.Connection, body_id: int) -> bytes:
-    """Return a body that is not a message's. Raises StoreError."""
+    """Return a non-message body. Raises StoreError."""
     return get_many(connection, [body_id])[body_id]
 
 
 def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
-    """Return how many bytes each of some bodies has that are not messages'."""
+    """Return the sizes in bytes of non-message bodies."""
     rows = connection.execute(
         f"SELECT body_id, {SIZE} FROM bodies WHERE body_id IN (SELECT value FROM json_each(?))",
         (json.dumps(list(body_ids)),),
@@ -231,15 +234,15 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
 def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> list[bytes]:
     """Return the encrypted bodies of messages, in ascending order of their ids.
 
-    SQLite gives them as one row: beside a busy event loop, a thread waits for the interpreter at each row. So they have
-    to be small together, or one. Raises StoreError if one is missing: rows and bodies come and go together.
+    SQLite returns them as one row, since a thread beside a busy event loop waits for the interpreter at each row. So
+    their total size must be small, unless there is only one. Raises StoreError if one is missing.
     """
     if not message_ids:
         return []
     if message_ids[-1] - message_ids[0] == len(message_ids) - 1:
         which, values = "BETWEEN ? AND ?", [message_ids[0], message_ids[-1]]
     else:
-        which, values = f"IN ({places(message_ids)})", list(message_ids)
+        which, values = f"IN ({placeholders(message_ids)})", list(message_ids)
     keys, lengths, joined = connection.execute(
         "SELECT group_concat(message_id), group_concat(length(body)), CAST(group_concat(body, '') AS BLOB)"
         f" FROM message_bodies WHERE message_id {which}",
@@ -248,7 +251,7 @@ def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> l
     sizes_of = orjson.loads(f"[{lengths or ''}]")
     if len(sizes_of) != len(message_ids):
         raise StoreError(f"{_path(connection)}: {len(message_ids) - len(sizes_of)} messages have no body")
-    if len(joined) != sum(sizes_of):  # older SQLite ends what it joins at the first zero byte
+    if len(joined) != sum(sizes_of):  # older SQLite truncates the joined value at the first zero byte
         query = f"SELECT body FROM message_bodies WHERE message_id {which} ORDER BY message_id"
         return [row[0] for row in connection.execute(query, values)]
     found, begin = {}, 0
@@ -261,43 +264,43 @@ def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> l
 def of_message(connection: sqlite3.Connection, group_key: int, group_id: bytes, number: int) -> bytes | None:
     """Return the body of a message; None if it was erased meanwhile. Raises StoreError."""
     stored = of_messages(connection, [message_id(group_key, number)])
-    return decrypted(connection, group_id, [number], stored)[0]
+    return decrypt(connection, group_id, [number], stored)[0]
 
 
 def erase(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
-    """Erase bodies that are not messages'. The caller removes what refers to them in the same transaction."""
+    """Erase non-message bodies. The caller removes references to them in the same transaction."""
     if not body_ids:
         return
-    with not_zeroed(connection):
+    with without_zeroing(connection):
         connection.execute(
             "DELETE FROM bodies WHERE body_id IN (SELECT value FROM json_each(?))", (json.dumps(list(body_ids)),)
         )
-    message_keys.note_others(connection, body_ids)
+    message_keys.note_erased_others(connection, body_ids)
 
 
 def delete_of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> None:
     """Delete the bodies of messages. The caller deletes their rows and notes their keys in the same transaction."""
-    with not_zeroed(connection):
+    with without_zeroing(connection):
         connection.execute(
             "DELETE FROM message_bodies WHERE message_id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(message_ids)),),
         )
 
 
-def give_pages_back(connection: sqlite3.Connection) -> bool:
-    """Have FREED_PAGES more pages go back to the file system if FREE_SHARE of the file is free: a Step of a run.
+def return_free_pages(connection: sqlite3.Connection) -> bool:
+    """Have PAGES_PER_STEP more pages go back to the file system if FREE_SHARE of the file is free: a Step of a run.
 
     They go at the end of the transaction, see ``sqlite.write_transaction``. Return whether there are more.
     """
     if not connection.execute("PRAGMA auto_vacuum").fetchone()[0]:
-        return False  # a file that was made anew by other tools
+        return False  # the file was recreated by another tool
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     total: int = connection.execute("PRAGMA page_count").fetchone()[0]
     spare = -((total - free * FREE_SHARE) // (FREE_SHARE - 1))
     if spare <= 0:
         return False
     own = of_store(connection)
-    own.pages_to_return = min(spare, own.pages_to_return + FREED_PAGES)
+    own.pages_to_return = min(spare, own.pages_to_return + PAGES_PER_STEP)
     return own.pages_to_return < spare
 
 

@@ -1,11 +1,10 @@
-"""Invalidation: the table ``touches`` says what in the store is no longer as a cache may have it.
+"""Cache invalidation by the table ``touches``.
 
-Triggers of the schema note each change of a group's marks, members or existence, of what its messages show, and of a
-session's end. So every change is noted, in the transaction that makes it, whichever process or program it is. Sends,
-fetches and extensions of sessions touch nothing: a server follows its own by itself.
+Triggers of the schema add a row, a touch, for each change of a group's marks, members or existence, for each redaction,
+and for the end of a session. So every change is recorded in its own transaction, whichever process makes it. Sends,
+fetches and extensions of sessions are not recorded: the server updates its own caches.
 
-Its rows, touches, are numbered. A cache keeps the number up to which it is right, and reads later rows before it
-uses what it has.
+Touches are numbered. A cache remembers the number up to which it is valid, and reads later touches before each use.
 """
 
 import sqlite3
@@ -19,35 +18,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Invalidated:
-    """What is no longer valid, up to the number ``touch``, inclusive. ``everything``: forget all that is remembered."""
+    """Invalid cache entries, up to the number ``touch``, inclusive. ``everything``: all entries are invalid."""
 
     touch: int
     groups: Collection[int] = ()
     sessions: Collection[int] = ()
     everything: bool = False
 
-    def reaches_group(self, group_key: int) -> bool:
-        """Tell whether what is known of a group may be wrong."""
+    def covers_group(self, group_key: int) -> bool:
+        """Return whether cached data of a group may be invalid."""
         return self.everything or group_key in self.groups
 
-    def reaches_session(self, session_id: int) -> bool:
-        """Tell whether what is known of a session may be wrong."""
+    def covers_session(self, session_id: int) -> bool:
+        """Return whether cached data of a session may be invalid."""
         return self.everything or session_id in self.sessions
 
 
-AFTER = "SELECT touch, group_key, session_id FROM touches WHERE touch > ? ORDER BY touch"
-"""The query for the touches after a number: see ``collect``."""
+QUERY_AFTER = "SELECT touch, group_key, session_id FROM touches WHERE touch > ? ORDER BY touch"
+"""The query for the touches after a number, see ``collect``."""
 
 
 def after(connection: sqlite3.Connection, touch: int) -> Invalidated | None:
-    """Return what was invalidated after the number ``touch``; None for nothing."""
-    return collect(touch, connection.execute(AFTER, (touch,)).fetchall())
+    """Return what was invalidated after the number ``touch``; None if nothing was."""
+    return collect(touch, connection.execute(QUERY_AFTER, (touch,)).fetchall())
 
 
 def collect(touch: int, rows: Sequence[tuple[int, int | None, int | None]]) -> Invalidated | None:
-    """Return what ``rows``, the answer to AFTER, say.
+    """Return what ``rows``, the answer to QUERY_AFTER, say.
 
-    The store keeps the last 4,096 touches. If it lacks some of those after ``touch``, everything counts as touched.
+    The store keeps the last 4,096 touches. If any after ``touch`` are missing, everything is invalid.
     """
     if not rows:
         return None
@@ -65,15 +64,15 @@ def with_invalidation(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> tuple[int, T]:
-    """Return the number of the touch as of which ``fn`` has read, and its result. Call it in a read transaction."""
+    """Return the number of the last touch before ``fn`` was run, and its result. Call it in a read transaction."""
     return last_invalidation(connection), fn(connection, *args, **kwargs)
 
 
 def last_invalidation(connection: sqlite3.Connection) -> int:
-    """Return the number of the last touch; 0 for none."""
+    """Return the number of the last touch; 0 if there is none."""
     return int(connection.execute("SELECT ifnull(max(touch), 0) FROM touches").fetchone()[0])
 
 
 def invalidate_group(connection: sqlite3.Connection, group_key: int) -> None:
-    """Note that messages of a group are erased, which no trigger does: it would cost each of millions of rows."""
+    """Record that messages of a group are erased. A trigger would be too slow for millions of rows."""
     connection.execute("INSERT INTO touches (group_key) VALUES (?)", (group_key,))

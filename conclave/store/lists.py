@@ -1,7 +1,7 @@
-"""Reads lists a part at a time: any number of rows in bounded memory, and no long snapshot.
+"""Reads lists in parts (keyset pagination): bounded memory, and no long read transactions.
 
-A part begins after the last row of the part before, by the key that orders the list. So what is added or removed
-between two parts moves no other row: a row that stays is read exactly once.
+A part begins after the last key of the previous part. So rows that are added or removed between two parts do not shift
+others: a row that stays is read exactly once.
 """
 
 import sqlite3
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 ROW_BYTES = 192
-"""A row counts as 192 bytes more than its texts and bytes: about what JSON needs for names, ids and numbers."""
+"""The estimated overhead of a row is 192 bytes: about what JSON needs for names, ids and numbers."""
 
-MOST_ROWS = 1_000
-"""At most 1,000 rows are read for one part."""
+MAX_ROWS = 1_000
+"""A part has at most 1,000 rows."""
 
 T = TypeVar("T")
 
@@ -22,24 +22,24 @@ Key = int | str
 
 
 class NotListedError(Exception):
-    """The row after which a part is to begin is not on the list."""
+    """The row after which a part should begin is not in the list."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Which part of a list to read: what follows ``after``, up to ``rows`` rows or about ``size`` bytes."""
+    """A part of a list to read: the rows after ``after``, up to ``rows`` rows or about ``size`` bytes."""
 
     after: bytes | Key | None = None
-    """The id of a row, as a client names it; or a row's key, as ``ListPart.last`` has it; None: from the beginning."""
+    """A row's id, as sent by a client, or a row's key, from ``ListPart.last``; None: from the beginning."""
     rows: int | None = None
-    """At most so many, and at most MOST_ROWS; None: as many as there are."""
+    """The maximum number of rows, at most MAX_ROWS; None: MAX_ROWS."""
     size: int = 256 * 1024
-    """As ``weight`` counts. One row is read however large it is."""
+    """In bytes, see ``estimated_size``. At least one row is read, whatever its size."""
 
     @property
     def most_rows(self) -> int:
-        """How many rows a part may have."""
-        return MOST_ROWS if self.rows is None else min(self.rows, MOST_ROWS)
+        """The maximum number of rows."""
+        return MAX_ROWS if self.rows is None else min(self.rows, MAX_ROWS)
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,27 @@ class ListPart(Generic[T]):
     last: Key | None
     """The key of the last row that was read: the next part begins after it."""
     is_end: bool
-    """Whether the list has nothing more."""
+    """Whether this is the last part."""
     size: int = 0
-    """The bytes of the items, as ``weight`` counts."""
+    """The bytes of the items, see ``estimated_size``."""
     long: Any = None
-    """A single item that is too large for a part, and is read in parts itself. ``items`` is empty then."""
+    """A single item that is too large for a part, and is read in parts itself. Then ``items`` is empty."""
 
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """What to read for a list, and in which order."""
+    """The query of a list."""
 
     columns: str
     tables: str
     condition: str
     """SQL with named parameters."""
     key: str
-    """The column that orders the list. An index begins with what ``condition`` fixes, and goes on with this."""
+    """The sort column. There must be an index on the columns that ``condition`` fixes, followed by this one."""
     id: str
-    """The column by which a client names a row."""
+    """The column with the id by which clients refer to a row."""
     make: Callable[..., T]
-    """Makes an item of a row's columns, by their names."""
+    """Creates an item from a row's columns, as keyword arguments."""
     descending: bool = False
 
     def read(
@@ -82,9 +82,9 @@ class Listing(Generic[T]):
     ) -> ListPart[Any]:
         """Read a part. ``values``: the parameters of the condition.
 
-        ``shown``: called with each item, returns what is listed in its place; None leaves it out.
+        ``shown``: converts each item; None omits it.
 
-        Raises NotListedError if the row that a client names is not on the list.
+        Raises NotListedError if ``span.after`` is an id that is not in the list.
         """
         after = self._key_of(connection, span.after, values) if isinstance(span.after, bytes) else span.after
         beyond = "" if after is None else f" AND {self.key} {'<' if self.descending else '>'} :after"
@@ -95,12 +95,12 @@ class Listing(Generic[T]):
             f" ORDER BY {self.key}{' DESC' if self.descending else ''}",
             {**values, "after": after},
         )
-        with closing(rows):  # or the statement, and its snapshot, would stay open
+        with closing(rows):  # otherwise the statement, and its snapshot, would stay open
             for row in rows:
                 if size and (len(items) >= span.most_rows or size >= span.size):
                     return ListPart(items, last, is_end=False, size=size)
                 found = dict(row)
-                last, size = found.pop("list_key"), size + weight(row)
+                last, size = found.pop("list_key"), size + estimated_size(row)
                 item = shown(self.make(**found))
                 if item is not None:
                     items.append(item)
@@ -117,6 +117,6 @@ class Listing(Generic[T]):
         return key
 
 
-def weight(row: sqlite3.Row) -> int:
-    """Return about how many bytes a row takes in an answer."""
+def estimated_size(row: sqlite3.Row) -> int:
+    """Return about how many bytes a row takes in a response."""
     return ROW_BYTES + sum(len(value) for value in row if isinstance(value, (str, bytes)))

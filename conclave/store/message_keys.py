@@ -1,4 +1,4 @@
-"""What the database knows of the key file: which one is its own, and which keys are still to be lost."""
+"""The database's records about its key file: the file's id, and the keys that are still to be destroyed."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,17 +9,17 @@ from conclave.keys.store import LAST_NUMBER, GroupRanges
 from conclave.keys.tree import Range
 
 OTHERS = bytes(16)
-"""Bodies that are not messages' are numbered under this id, as those of a group are; no group has it."""
+"""The pseudo group id under which non-message bodies are numbered. No group has it."""
 
-NOTES_AT_ONCE = 20_000
-"""At most 20,000 notes are read at once."""
+NOTES_PER_READ = 20_000
+"""At most 20,000 pending erasures are read at once."""
 
 
 @dataclass(frozen=True)
 class KeyState:
-    """The key file of the database. ``is_settled``: it has no keys of what a restore took back.
+    """The key file of the database. ``is_settled``: False after a restore, until keys without bodies are destroyed.
 
-    ``serial``: the newest of its changes that the database relies on. A file without it lacks keys, or has some that
+    ``serial``: the newest of its changes on which the database relies. A file without it lacks keys, or has some that
     were destroyed.
     """
 
@@ -29,18 +29,18 @@ class KeyState:
 
 
 def state(connection: sqlite3.Connection) -> KeyState | None:
-    """Return which key file is the database's; None: no server has run on it, and it has no bodies."""
+    """Return the state of the key file; None if no server has run on the database, so that it has no bodies."""
     row = connection.execute("SELECT keys_id, settled, serial FROM key_state").fetchone()
     return KeyState(row[0], bool(row[1]), row[2]) if row else None
 
 
 def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
-    """Note which key file is the database's, for as long as it lives. No body was stored before."""
+    """Bind the database permanently to a key file. No body has been stored before."""
     connection.execute("INSERT INTO key_state (id, keys_id) VALUES (1, ?)", (keys_id,))
 
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, has no keys but those of what lives."""
+    """Note that the key file, as of its change ``serial``, has only keys of living bodies."""
     connection.execute("UPDATE key_state SET settled = 1, serial = ?", (serial,))
 
 
@@ -50,20 +50,20 @@ def note_serial(connection: sqlite3.Connection, serial: int) -> None:
 
 
 def note_unsettled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, may have keys of what a restore took back."""
+    """Note that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
     connection.execute("UPDATE key_state SET settled = 0, serial = ?", (serial,))
 
 
-def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
+def note_erased(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
     """Note that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
 
-    The group, or its tombstone, has to be there still.
+    The group, or its tombstone, must still exist.
     """
-    note_ranges(connection, group_key, tree.of(numbers))
+    note_erased_ranges(connection, group_key, tree.from_numbers(numbers))
 
 
-def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[Range]) -> None:
-    """Do as ``note``, for ranges of numbers."""
+def note_erased_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[Range]) -> None:
+    """Do as ``note_erased``, for ranges of numbers."""
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) SELECT group_id, ?2, ?3 FROM"
         " (SELECT group_id FROM groups WHERE group_key = ?1 UNION ALL SELECT group_id FROM tombstones"
@@ -72,45 +72,45 @@ def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[R
     )
 
 
-def note_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
-    """Do as ``note`` for bodies that are not messages'."""
+def note_erased_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
+    """Do as ``note_erased`` for bodies that are not messages'."""
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (?, ?, ?)",
-        [(OTHERS, *each) for each in tree.of(body_ids)],
+        [(OTHERS, *each) for each in tree.from_numbers(body_ids)],
     )
 
 
 @dataclass(frozen=True)
 class PendingErasures:
-    """Keys that are to be lost: the notes, as ``rows`` and ``told`` as ``KeyStore.erase`` wants it."""
+    """Keys that are to be destroyed: as ``rows`` of the table, and as ``ranges`` for ``KeyStore.erase``."""
 
-    told: Sequence[GroupRanges]
+    ranges: Sequence[GroupRanges]
     rows: Sequence[tuple[bytes, int, int]]
 
 
-def noted(connection: sqlite3.Connection) -> PendingErasures | None:
-    """Return keys that are to be lost; None: nothing is noted."""
+def pending_erasures(connection: sqlite3.Connection) -> PendingErasures | None:
+    """Return at most NOTES_PER_READ keys that are to be destroyed; None if there are none."""
     rows = connection.execute(
         "SELECT group_id, first_seq, last_seq FROM key_erasures ORDER BY group_id, first_seq, last_seq LIMIT ?",
-        (NOTES_AT_ONCE,),
+        (NOTES_PER_READ,),
     ).fetchall()
     found: dict[bytes, list[Range]] = {}
     for group_id, first, last in rows:
         found.setdefault(group_id, []).append(Range(first, last))
-    told = [(group_id, tree.joined(some)) for group_id, some in found.items()]
-    return PendingErasures(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
+    ranges = [(group_id, tree.union(some)) for group_id, some in found.items()]
+    return PendingErasures(ranges, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
-def noted_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
-    """Return all numbers whose keys are to be lost, by ids of groups."""
+def pending_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
+    """Return all numbers whose keys are to be destroyed, by group id."""
     found: dict[bytes, list[Range]] = {}
-    for group_id, some in waiting(connection):
+    for group_id, some in pending_ranges(connection):
         found.setdefault(group_id, []).append(some)
-    return {group_id: tree.joined(some) for group_id, some in found.items()}
+    return {group_id: tree.union(some) for group_id, some in found.items()}
 
 
 def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
-    """Return the ids of all groups, deleted or not, by their keys."""
+    """Return the ids of all groups, including deleted ones, by group key."""
     rows = connection.execute(
         "SELECT group_key, group_id FROM groups UNION ALL SELECT group_key, group_id FROM tombstones"
     )
@@ -118,14 +118,14 @@ def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
-    """Change nothing, but write: with this transaction all before it are on the disk."""
+    """Write without a change, so that the commit makes all earlier transactions durable."""
     connection.execute("UPDATE key_state SET settled = settled")
 
 
-def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]], serial: int) -> None:
-    """Remove the notes that ``noted`` has told, once the keys are lost, by a change up to ``serial`` of the key file.
+def remove_pending(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]], serial: int) -> None:
+    """Remove rows of ``pending_erasures`` once the keys are destroyed, by a change up to ``serial`` of the key file.
 
-    What was noted meanwhile stays.
+    Rows that were added meanwhile stay.
     """
     note_serial(connection, serial)
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
@@ -134,10 +134,10 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
 def living(
     connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
 ) -> Iterator[tuple[GroupRanges, Range | None]]:
-    """Yield of each group that there is its messages, and the numbers that it has not given yet; the same of OTHERS.
+    """Yield for each group, and for OTHERS, the numbers of its stored bodies, and the range not yet assigned.
 
-    A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part
-    all between the first and the last one count.
+    Deleted groups assign no numbers, so their range is None. ``archived``: the numbers in the archive, by group key;
+    None: all numbers between the first and the last of each archive part count as stored.
     """
     groups = connection.execute(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
@@ -154,16 +154,16 @@ def living(
         hot = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
-        alive = tree.joined([*tree.of(row[0] for row in hot), *cold])
+        alive = tree.union([*tree.from_numbers(row[0] for row in hot), *cold])
         yield (group_id, alive), Range(last + 1, LAST_NUMBER) if last is not None else None
     rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
-    yield (OTHERS, tree.of(row[0] for row in rows)), _future_of_others(connection)
+    yield (OTHERS, tree.from_numbers(row[0] for row in rows)), _future_of_others(connection)
 
 
-def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
-    """Yield the numbers whose keys no body was ever under: ids of groups, ranges in any order.
+def never_used(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
+    """Yield the numbers that no body ever had: group ids, and ranges in any order.
 
-    They are 0, and those that were not given yet.
+    These are 0, and the numbers not yet assigned.
     """
     for group_id, last in connection.execute("SELECT group_id, last_seq FROM groups"):
         yield group_id, Range(0, 0)
@@ -174,8 +174,8 @@ def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
         yield group_id, Range(0, 0)
 
 
-def waiting(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
-    """Yield the numbers whose keys the next run loses: ids of groups, ranges in any order."""
+def pending_ranges(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
+    """Yield the numbers whose keys the next run destroys: group ids, and ranges in any order."""
     for group_id, first, last in connection.execute("SELECT group_id, first_seq, last_seq FROM key_erasures"):
         yield group_id, Range(first, last)
 
@@ -186,7 +186,7 @@ def _future_of_others(connection: sqlite3.Connection) -> Range:
 
 
 def count(connection: sqlite3.Connection) -> int:
-    """Count the messages that clients are served, in both tiers. The archive's are counted by its index."""
+    """Count the messages served to clients from both tiers. Archived ones are counted by the index."""
     row = connection.execute(
         "SELECT (SELECT count(*) FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
         " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN archive_parts USING (group_key))"

@@ -1,1 +1,1 @@
-"""What the operating system is asked for: locks, folders, space, memory, programs that end with us."""
+"""Operating system services: locks, folders, disk space, memory limits, signals, child processes."""

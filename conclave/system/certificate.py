@@ -1,4 +1,4 @@
-"""Tells until when a certificate is valid. Python's own library would tell it only of a connection's other side."""
+"""Reads the expiry of a certificate file. Python's ssl module offers it for a connection's peer only."""
 
 import ssl
 from datetime import UTC, datetime
@@ -9,14 +9,14 @@ _VERSION, _SHORT_TIME = 0xA0, 0x17
 
 
 def expiry(path: str | None) -> int | None:
-    """Return what ``expires_at`` tells of a setting; None also where none is set."""
+    """Return ``expires_at`` of an optional path; None without a path."""
     return expires_at(Path(path)) if path else None
 
 
 def expires_at(path: Path) -> int | None:
-    """Return the Unix second after which the first certificate of a PEM file is not valid; None if nothing tells it.
+    """Return the Unix second after which the first certificate of a PEM file is not valid; None if unreadable.
 
-    It is the server's own: those that have signed it follow.
+    The first certificate is the server's own; the chain follows it.
     """
     try:
         text = path.read_text(encoding="ascii", errors="replace")
@@ -27,9 +27,9 @@ def expires_at(path: Path) -> int | None:
 
 
 def _not_after(der: bytes) -> int:
-    """Return the end of the validity of a certificate. Raises ValueError or IndexError.
+    """Return notAfter of a DER certificate, as a Unix second. Raises ValueError or IndexError.
 
-    RFC 5280: version (if it is not 1), number, algorithm, issuer, validity: that is a sequence of two times.
+    The fields are those of RFC 5280: version (unless 1), serial number, algorithm, issuer, validity (two times).
     """
     _, certificate, _ = _element(der)
     _, fields, _ = _element(certificate)

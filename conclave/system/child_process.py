@@ -1,7 +1,7 @@
-"""Starts programs that do not outlive the process that starts them.
+"""Runs programs that end with their parent process.
 
-The kernel sends them a signal when that process ends, however it ends. Run as a program, this module runs another
-program in that way. Elsewhere than on Linux that program runs as any other would.
+The kernel signals the program when its parent ends, however that happens (PR_SET_PDEATHSIG). Run as a program, this
+module sets that up and executes another program. On other systems than Linux the program is just executed.
 """
 
 import os
@@ -11,33 +11,33 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def tied(*command: str, by: signal.Signals = signal.SIGKILL) -> list[str]:
-    """Return a command that runs ``command``, and signals it when the thread that starts it ends.
+def parent_bound_command(*command: str, death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return a command that runs ``command``, which gets ``death_signal`` when the thread that starts it ends.
 
-    ``by``: the signal. The thread has to live as long as the program may. Ctrl-C and the end of a terminal, which would
-    reach the program too, are for the process that starts it. Processes that the program starts itself are not tied.
+    So that thread must live at least as long as the program. The program ignores SIGINT and SIGHUP of its terminal,
+    which its parent handles. Processes that the program starts itself are not affected.
 
-    The signal is asked for 20 ms after the start. A process that is stopped (SIGSTOP) before, and whose parent dies
-    then, stays until it is continued, and ends at once: uvloop can have nothing done between fork and exec.
+    The signal is set up about 20 ms after the start, since uvloop cannot run code between fork and exec. A process
+    that is stopped (SIGSTOP) before that, and whose parent dies meanwhile, ends once it is continued.
     """
-    # -I and -S: nothing of the working directory or of installed packages is loaded, and it takes 20 ms.
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(by.value), *command]
+    # -I and -S: load nothing from the working directory or installed packages. It takes 20 ms.
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(death_signal.value), *command]
 
 
 def _main() -> None:
-    parent, by, *command = sys.argv[1:]
+    parent, death_signal, *command = sys.argv[1:]
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 - not needed by an import of this module
 
-        if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(int(by))):
-            sys.exit("the end of another process cannot be waited for here")
+        if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(int(death_signal))):
+            sys.exit("this system has no parent death signals (PR_SET_PDEATHSIG)")
         if os.getppid() != int(parent):
             sys.exit("the process that started this one has ended")
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them for itself
         signal.signal(number, signal.SIG_DFL)
-    os.execvp(command[0], command)  # noqa: S606 - there is to be no shell
+    os.execvp(command[0], command)  # noqa: S606 - without a shell
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""Prepares the data directory. It is one server's alone, since its work files are removed."""
+"""Prepares the data directory. Only one server may use it, since work files in it are removed."""
 
 import errno
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-MARK = ".conclave"
-"""The name of a file that makes a folder a data directory. The server that uses it locks this file."""
+MARKER = ".conclave"
+"""The name of the file that marks a folder as a data directory. The server that uses it locks this file."""
 
-_TEXT = "This folder is a Conclave server's alone. What is in work/ comes and goes.\n"
+_TEXT = "This folder belongs to a Conclave server. Files in work/ are temporary.\n"
 
 LOCKS = (".server-lock", ".cleanup-lock")
 """The suffixes of a database's locks. These files are empty."""
 
 _OF_DATABASES = ("", "-wal", "-shm", "-journal", *LOCKS, ".reserve", ".new")
-"""The suffixes of a database's own files. A database may lie in the data directory itself."""
+"""The suffixes of a database's own files. The database may be in the data directory itself."""
 
 
 class DataFolderError(Exception):
@@ -22,44 +22,46 @@ class DataFolderError(Exception):
 
 
 def prepare(data: Path, database: Path, archive: Path) -> None:
-    """Make the data directory, or take one that is there. Its mode is 0700 afterwards.
+    """Create the data directory if it is missing, and set its mode to 0700.
 
-    A folder that is there has to be empty, or a data directory already. ``database`` and ``archive`` may lie in it.
-    Raises DataFolderError, and has changed nothing then.
+    An existing folder must be empty, or a data directory already. ``database`` and ``archive`` may be in it.
+    Raises DataFolderError without changing anything.
     """
     try:
         require_own(data, database, archive)
         data.mkdir(mode=0o700, exist_ok=True)
-        if not (data / MARK).exists():
-            (data / MARK).touch(mode=0o600)
-            (data / MARK).write_text(_TEXT, encoding="utf-8")
+        if not (data / MARKER).exists():
+            (data / MARKER).touch(mode=0o600)
+            (data / MARKER).write_text(_TEXT, encoding="utf-8")
         data.chmod(0o700)
     except OSError as error:
         raise DataFolderError(f"data_path: {data}: {_reason(data, error)}") from error
 
 
 def require_own(data: Path, database: Path, archive: Path) -> None:
-    """Raise DataFolderError if ``data`` is another user's folder, or OSError if that cannot be told."""
+    """Raise DataFolderError if ``data`` cannot be a data directory. Raises OSError if it cannot be read."""
     try:
         found = data.stat()
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(found.st_mode):
         raise DataFolderError(f"data_path: {data}: is a file, not a folder")
-    if (data / MARK).is_file():
+    if (data / MARKER).is_file():
         return
     if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
-        raise DataFolderError(f"data_path: {data}: everybody can write there; name a folder of its own")
+        raise DataFolderError(f"data_path: {data}: is world-writable; name a folder of its own")
     foreign = next(_foreign(data, database, archive), None)
-    if foreign and not (data / MARK).is_file():  # another process may have made it meanwhile
-        raise DataFolderError(f"data_path: {data}: holds {foreign}, which is not Conclave's; name a folder of its own")
+    if foreign and not (data / MARKER).is_file():  # another process may have created it meanwhile
+        raise DataFolderError(
+            f"data_path: {data}: contains {foreign}, which is not Conclave's; name a folder of its own"
+        )
 
 
 def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
-    """Yield what may not be in a folder without the file MARK, which only a server makes."""
+    """Yield the names that may not be in a folder without the file MARKER."""
     for each in data.iterdir():
         if each in (archive, data / "archive") and each.is_dir():
-            yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
+            yield from (f"{each.name}/{name}" for name in _unexpected_in_archive(each))
         elif each in (database.with_suffix(".vault"), *archive.parents) or (
             each.name == "lost+found" and data.is_mount()
         ):
@@ -68,14 +70,14 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             yield each.name
 
 
-def _not_of_a_table(folder: Path) -> Iterator[str]:
+def _unexpected_in_archive(folder: Path) -> Iterator[str]:
     for each in folder.iterdir():
         if each.name != "_delta_log" and not each.name.startswith("lifetime="):
             yield each.name
 
 
 def require_parent(data: Path) -> None:
-    """Raise DataFolderError if ``data`` cannot be made, since there is no folder for it."""
+    """Raise DataFolderError if the parent folder of ``data`` does not exist."""
     if not data.parent.is_dir():
         raise DataFolderError(f"data_path: {data}: {_NO_PARENT.format(data.parent)}")
 

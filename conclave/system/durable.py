@@ -1,13 +1,13 @@
-"""Has files and folders on the disk before anything relies on them."""
+"""Flushes files and folders to the disk."""
 
 import os
 from pathlib import Path
 
 
 def sync(path: Path, *, follows_links: bool = False) -> None:
-    """Have a file on the disk, or the names in a folder. Raises OSError, also for a link.
+    """Flush a file, or the entries of a folder, to the disk. Raises OSError, also for a symbolic link.
 
-    ``follows_links``: for a folder that an operator has named, which may be a link to one on another disk.
+    ``follows_links``: allow links, for folders that an operator configures.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follows_links else os.O_NOFOLLOW))
     try:

@@ -1,12 +1,12 @@
-"""Locks between processes. The system lets them go however a process ends.
+"""Locks between processes. The system releases them when a process ends, however that happens.
 
-A lock is held as long as a block lasts. A database has two locks. One is for its name, in a file beside it. The other
-is for the file that it is, since a database may have several names (hard links, a folder that is mounted twice). The
-second is a lock on the file itself, far behind the bytes that SQLite locks there. It belongs to the open file, not to
-the process as SQLite's locks do.
+A lock is held for the duration of a block. A database has two locks. One is a file beside it, which stands for the
+database's name. The other is on the database file itself, since one file may have several names (hard links, bind
+mounts): a byte far behind those that SQLite locks. It belongs to the open file, not to the process as SQLite's locks
+do.
 
-But a process that closes the database's file in any way loses SQLite's locks on it. So take a lock on a database before
-the block opens the database, and let it go after the block has closed it.
+A process that closes any descriptor of the database file loses SQLite's locks on it. So lock a database before it is
+opened, and release the lock after it is closed.
 """
 
 import errno
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 Wait = Callable[[], None]
-"""Called before a wait for another process's lock."""
+"""Called before waiting for a lock that another process holds."""
 
 
 class LockedError(Exception):
@@ -29,12 +29,12 @@ class LockedError(Exception):
 
 @dataclass(frozen=True)
 class LockRole:
-    """What a lock on a database is for."""
+    """The purpose of a lock on a database."""
 
     suffix: str
-    """Of the name of the file beside the database."""
+    """The suffix of the lock file beside the database."""
     byte: int
-    """The byte of the database itself that is locked."""
+    """The byte of the database file that is locked."""
 
 
 SERVER = LockRole(".server-lock", 2**62)
@@ -44,21 +44,21 @@ _LOCK = "hhqqi0q"
 """struct flock: type, whence, first byte, length, process."""
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_NO_LOCKS = "its file system has no locks, as some on the network; it must lie on a local disk"
+_NO_LOCKS = "its file system does not support locks, as some network file systems; use a local disk"
 
 
 class LockFileReplacedError(OSError):
-    """The file of a lock was replaced after it was opened. A newcomer would not find it locked."""
+    """A locked file was replaced after it was opened, so other processes would not see the lock."""
 
 
 class DatabaseLock:
-    """Both locks on a database. Their files are opened once, and locked for a block at a time.
+    """Both locks on a database. The files are opened once, and locked for the duration of a block.
 
-    Another process that has ``descriptors`` too holds the same locks, as long as it lives.
+    A process that inherits ``descriptors`` holds the same locks until it ends.
     """
 
     def __init__(self, database: Path, role: LockRole) -> None:
-        """Open the files; the database has to be there. Raises OSError."""
+        """Open the files. The database must exist. Raises OSError."""
         self._database, self._name, self._role = database, _beside(database, role), role
         with ExitStack() as opened:
             self._by_name = opened.enter_context(open_to_lock(self._name, os.O_CREAT))
@@ -72,10 +72,10 @@ class DatabaseLock:
 
     @contextmanager
     def hold(self, wait: Wait | None = None) -> Iterator[None]:
-        """Hold both locks while the block lasts.
+        """Hold both locks for the duration of the block.
 
-        ``wait``: called at most once, before a wait for another process's lock. Without it LockedError is raised
-        instead. Raises ReplacedError, and OSError where there can be no lock.
+        ``wait``: called at most once, before waiting for another process. Without it LockedError is raised instead of
+        waiting. Raises LockFileReplacedError, and OSError if the file cannot be locked.
         """
         waiting = _once(wait) if wait else None
         with (
@@ -87,22 +87,22 @@ class DatabaseLock:
             yield
 
     def close(self) -> None:
-        """Close the files. Close the store first: the process loses SQLite's locks on the database by this."""
+        """Close the files. Close the store first: this process loses SQLite's locks on the database."""
         self._files.close()
 
 
 @contextmanager
 def hold(database: Path, role: LockRole, wait: Wait | None = None) -> Iterator[None]:
-    """Hold both locks on a database that exists. Raises as ``DatabaseLock`` does."""
+    """Hold both locks on an existing database. Raises as ``DatabaseLock`` does."""
     with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
         yield
 
 
 @contextmanager
 def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
-    """Lock the file ``path``, and make it if it is missing.
+    """Lock the file ``path``, creating it if it is missing.
 
-    ``wait``: as of ``DatabaseLock.hold``. Raises LockedError; OSError if there can be no lock.
+    ``wait``: see ``DatabaseLock.hold``. Raises LockedError, and OSError if the file cannot be locked.
     """
     with open_to_lock(path, os.O_CREAT) as descriptor, _flocked(path, descriptor, wait):
         yield
@@ -110,23 +110,23 @@ def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
 
 @contextmanager
 def hold_name(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the file beside ``database`` that stands for its name. Raises as ``hold_file`` does."""
+    """Lock the lock file beside ``database``. Raises as ``hold_file`` does."""
     with hold_file(_beside(database, role)):
         yield
 
 
 @contextmanager
 def hold_inode(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the database's own file, which may have other names. Raises as ``hold_file`` does."""
+    """Lock the database file itself, which may have other names. Raises as ``hold_file`` does."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role.byte):
         yield
 
 
 @contextmanager
 def hold_byte(path: Path, byte: int, wait: Wait | None = None) -> Iterator[None]:
-    """Lock one byte of the file ``path``, which need not be so long. It is made if it is missing.
+    """Lock one byte of the file ``path``, which may be shorter, and is created if it is missing.
 
-    ``wait``, and what is raised: as of ``hold_file``.
+    ``wait`` and errors: see ``hold_file``.
     """
     with open_to_lock(path, os.O_CREAT) as descriptor, _locked_within(path, descriptor, byte, wait):
         yield
@@ -137,15 +137,15 @@ def _beside(database: Path, role: LockRole) -> Path:
 
 
 def _once(wait: Wait) -> Wait:
-    told = False
+    was_called = False
 
-    def tell() -> None:
-        nonlocal told
-        if not told:
-            told = True
+    def call() -> None:
+        nonlocal was_called
+        if not was_called:
+            was_called = True
             wait()
 
-    return tell
+    return call
 
 
 def _require_in_place(path: Path, descriptor: int) -> None:
@@ -161,7 +161,7 @@ def _require_in_place(path: Path, descriptor: int) -> None:
 
 @contextmanager
 def _flocked(path: Path, descriptor: int, wait: Wait | None = None) -> Iterator[None]:
-    _take(
+    _acquire(
         path,
         partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB),
         partial(fcntl.flock, descriptor, fcntl.LOCK_EX),
@@ -175,9 +175,9 @@ def _flocked(path: Path, descriptor: int, wait: Wait | None = None) -> Iterator[
 
 @contextmanager
 def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = None) -> Iterator[None]:
-    """Lock a byte, for the open file and not for the process."""
+    """Lock a byte for the open file description, not for the process."""
     wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-    _take(
+    _acquire(
         path,
         partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, wanted),
         partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLKW, wanted),
@@ -191,40 +191,40 @@ def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = N
 
 @contextmanager
 def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
-    """Open a file to lock and to change it, while the block lasts. Raises OSError, as for a symbolic link.
+    """Open a file for locking and writing, for the duration of the block. Raises OSError, also for a symbolic link.
 
-    ``flags``: more flags of ``os.open``. A new file can be read and written by its owner only: that of its folder, if
-    root makes it.
+    ``flags``: additional flags of ``os.open``. A new file has the mode 0600; if root creates it, it gets the owner of
+    its folder.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         if flags & os.O_CREAT and os.geteuid() == 0:
-            _give(descriptor, path.parent)
+            _chown_as_folder(descriptor, path.parent)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _give(descriptor: int, folder: Path) -> None:
-    """Give a file of root's to the owner of its folder, as SQLite does: the server's user has to open it later."""
+def _chown_as_folder(descriptor: int, folder: Path) -> None:
+    """Give a file that root owns to the owner of its folder, as SQLite does, so that the server can open it later."""
     owner = folder.stat()
     if owner.st_uid and os.fstat(descriptor).st_uid == 0:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def _take(path: Path, at_once: Callable[[], object], later: Callable[[], object], wait: Wait | None) -> None:
-    """Take a lock ``at_once``. If another process holds it, call ``wait`` and take it ``later``.
+def _acquire(path: Path, try_lock: Callable[[], object], lock: Callable[[], object], wait: Wait | None) -> None:
+    """Acquire a lock by ``try_lock``. If another process holds it, call ``wait``, then ``lock``, which blocks.
 
-    Raises LockedError if there is no ``wait``; OSError.
+    Raises LockedError if ``wait`` is None, and OSError.
     """
     try:
         try:
-            at_once()
+            try_lock()
         except BlockingIOError as error:
             if wait is None:
                 raise LockedError(str(path)) from error
             wait()
-            later()
+            lock()
     except OSError as error:
         text = _NO_LOCKS if error.errno in _UNSUPPORTED else error.strerror
         raise OSError(error.errno, text, str(path)) from error

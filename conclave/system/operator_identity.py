@@ -1,4 +1,4 @@
-"""Tells which operator runs this process: the system user, and who had logged in before sudo or su."""
+"""Identifies the operator who runs this process: the system user, and the login user before sudo or su."""
 
 import os
 import pwd
@@ -8,15 +8,14 @@ from pathlib import Path
 _LOGIN = Path("/proc/self/loginuid")
 
 _UNSET = 2**32 - 1
-"""The kernel's word for: no login. A service or a container has it."""
+"""The login uid of processes without a login, such as services and containers."""
 
 
 def current(environment: Mapping[str, str] = os.environ, login: Path = _LOGIN) -> str:
-    """Return who runs this process, as the audit log names operators: "operator conclave".
+    """Return the operator's name for the audit log, such as "operator conclave".
 
-    If another user had logged in: "operator alice as conclave". The kernel remembers who it was, through sudo and su.
-    Where it does not, sudo's word counts, which is no proof: it comes from the environment. A user number
-    without a name is told as "uid 1000".
+    If another user had logged in: "operator alice as conclave". The kernel keeps the login uid through sudo and su. If
+    it has none, SUDO_UID of the environment is used, which can be forged. Users without a name are shown as "uid 1000".
     """
     own = os.geteuid()
     logged_in = _login(login)
@@ -28,9 +27,9 @@ def current(environment: Mapping[str, str] = os.environ, login: Path = _LOGIN) -
 
 
 def owner_not_root(path: Path) -> str | None:
-    """Return the name of the user to whom ``path`` belongs if that is not root, and this process is root's.
+    """Return the name of the owner of ``path`` if it is not root and this process runs as root; otherwise None.
 
-    None otherwise, and if there is no such file: only root leaves files behind that the owner cannot use.
+    None also if there is no such file. Only root creates files that the owner cannot use.
     """
     try:
         owner = path.stat().st_uid
@@ -43,7 +42,7 @@ def _login(path: Path) -> int | None:
     try:
         number = _number(path.read_text())
     except (OSError, UnicodeDecodeError):
-        return None  # another system, or a container that hides it
+        return None  # not Linux, or hidden by a container
     return None if number == _UNSET else number
 
 

@@ -1,10 +1,10 @@
-"""Tells files from what can be read only once, as a pipe: who reads that again waits for ever, or finds nothing."""
+"""Detects paths that can be read only once, such as pipes: reading them again would block, or return nothing."""
 
 import stat
 from pathlib import Path
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether ``path`` is neither a file nor a folder. Raises OSError if nothing is there."""
+    """Return whether ``path`` is neither a file nor a folder. Raises OSError if it does not exist."""
     mode = path.stat().st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -1,8 +1,8 @@
-"""What the cleanup worker tells its server: lines of JSON on the worker's standard output.
+"""The protocol between the cleanup worker and its server: lines of JSON.
 
-The server sends the settings to the worker's standard input, as a line, and again when the level of the log has
-changed; and orders, a line each. The end of that input means that the server has ended. A worker whose next run is far
-off exits, and the next one is started with the rest of its schedule.
+The worker writes messages to its standard output. The server writes to the worker's standard input: the settings, again
+the settings when the log level has changed, and orders. The end of that input means that the server has ended. A worker
+whose next run is far off exits, and the next one is started with the rest of its schedule.
 """
 
 import json
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-EXIT_GIVE_UP = 78
-"""The worker's exit status if starting it again would change nothing (EX_CONFIG)."""
+EXIT_NO_RESTART = 78
+"""The worker's exit status if a restart would not help (EX_CONFIG)."""
 
 
 class WorkerOrder(StrEnum):
-    """What an operator has the worker do at once: each of its jobs, or a dry run over everything."""
+    """An operator's order to the worker: run each of its jobs now, or do a dry run over everything."""
 
     RUN = "run"
     COUNT = "count"
 
 
 class WorkerState(StrEnum):
-    """What the worker does.
+    """The state of the worker.
 
-    It is ready for runs, looks what the next one needs and starts Java if that is Spark, waits for another process's
-    run, has begun a run, or a dry one.
+    READY: ready for runs. PREPARING: prepares the next run, and starts Java if the engine is Spark. WAITING: waits for
+    another process's run. BEGAN: in a run. COUNTING: in a dry run.
     """
 
     READY = "ready"
@@ -40,14 +40,14 @@ class RunEnded:
     """A run has ended."""
 
     report: dict[str, Any]
-    """As a log line has it."""
+    """The fields of the log line."""
     due_in: float
     """Seconds until the next run."""
 
 
 @dataclass(frozen=True)
 class DryRunEnded:
-    """A dry run has ended. Fields as those of Ended."""
+    """A dry run has ended. The fields are those of Ended."""
 
     report: dict[str, Any]
     due_in: float
@@ -55,11 +55,11 @@ class DryRunEnded:
 
 @dataclass(frozen=True)
 class WorkerFault:
-    """Cleanup does not work. ``reason`` says why."""
+    """Cleanup does not work, because of ``reason``."""
 
     reason: str
     due_in: float | None = None
-    """Seconds until the next try; None if this process makes none."""
+    """Seconds until the next try; None if this process does not try again."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class JavaStarted:
 
 @dataclass(frozen=True)
 class OrderAccepted:
-    """The worker has begun with an order, or is about to."""
+    """The worker is carrying out an order, or is about to."""
 
     order: WorkerOrder
 
 
 @dataclass(frozen=True)
 class WorkerIdle:
-    """The worker ends its Java and itself, and is to be started anew for its next job, or for an order.
+    """The worker exits, with its Java process, and is to be started again for its next job, or for an order.
 
-    ``due``: in how many seconds each job of the schedule is due, in its order.
+    ``due``: the seconds until each job of the schedule is due, in the order of the schedule.
     """
 
     due: tuple[float, ...]
@@ -93,45 +93,45 @@ class WorkerIdle:
         return min(self.due)
 
     def later(self, seconds: float) -> "WorkerIdle":
-        """Return the same as it is so many seconds later."""
+        """Return the schedule as of ``seconds`` later."""
         return WorkerIdle(tuple(each - seconds for each in self.due))
 
 
 WorkerMessage = WorkerState | JavaStarted | RunEnded | DryRunEnded | OrderAccepted | WorkerIdle | WorkerFault
 
 
-def asleep_text(asleep: WorkerIdle, now: float) -> str:
-    """Write what the next worker is started with: its argument.
+def encode_idle(asleep: WorkerIdle, now: float) -> str:
+    """Return the command-line argument of the next worker.
 
-    ``now``: seconds of the monotonic clock, which all processes of a machine share. So the time that a start takes
-    makes no run late.
+    ``now``: seconds of the monotonic clock, which all processes of a machine share. So no run is late by the time that
+    a start takes.
     """
     return json.dumps(asleep.later(-now).due)
 
 
-def asleep_of(text: str, now: float) -> WorkerIdle:
-    """Read what ``asleep_text`` has written, as it is ``now``. Raises ValueError."""
+def decode_idle(text: str, now: float) -> WorkerIdle:
+    """Parse the output of ``encode_idle``, as of ``now``. Raises ValueError."""
     return WorkerIdle(tuple(map(float, json.loads(text)))).later(now)
 
 
-def order_line(order: WorkerOrder) -> str:
-    """Write an order as one line, with its line end. Settings are an object of JSON, an order is a text."""
+def encode_order(order: WorkerOrder) -> str:
+    """Return an order as a line, with its line end. Orders are JSON strings, settings are JSON objects."""
     return json.dumps(order) + "\n"
 
 
-def order_of(line: str) -> WorkerOrder | None:
-    """Return the order in a line for the worker; None: it has settings. Raises ValueError."""
+def decode_order(line: str) -> WorkerOrder | None:
+    """Return the order in a line for the worker; None if the line has settings. Raises ValueError."""
     message = json.loads(line)
     return WorkerOrder(message) if isinstance(message, str) else None
 
 
-def to_line(message: WorkerMessage) -> str:
-    """Write a message as one line, with its line end."""
+def encode_message(message: WorkerMessage) -> str:
+    """Return a message as a line, with its line end."""
     return json.dumps(_mapping(message)) + "\n"
 
 
-def from_line(line: bytes) -> WorkerMessage:
-    """Read a line. Raises ValueError if it is no message."""
+def decode_message(line: bytes) -> WorkerMessage:
+    """Parse a line. Raises ValueError if it is not a message."""
     message = json.loads(line)
     match message:
         case {"fault": str(reason), "due_in": float(due_in) | int(due_in)}:
@@ -150,7 +150,7 @@ def from_line(line: bytes) -> WorkerMessage:
             return WorkerIdle(tuple(due))
         case dict() if list(message.values()) == [True]:
             return WorkerState(next(iter(message)))
-    raise ValueError(f"no message: {line[:100]!r}")
+    raise ValueError(f"not a message: {line[:100]!r}")
 
 
 def _mapping(message: WorkerMessage) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class FetchedMessage(WireMessage):
 
 
 @dataclass(frozen=True)
-class MessagePage(WireMessage):
+class FetchedMessages(WireMessage):
     """A page of messages, ascending."""
 
     wire = "GetMessagesResponse"

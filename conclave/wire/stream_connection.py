@@ -82,7 +82,7 @@ class StreamConnection(Stream, asyncio.Protocol):
     Before ``begin``, and while the client is slow, events are queued.
     """
 
-    __slots__ = ("_blocked", "_cutting_off", "_events", "_script", "_transport")
+    __slots__ = ("_abort_timer", "_blocked", "_encoder", "_events", "_transport")
 
     def __init__(self, events: Events, user_id: bytes, session_id: int, encoder: EventEncoder) -> None:
         """``events``: the stream is removed from it when the connection is lost."""

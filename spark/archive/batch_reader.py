@@ -10,7 +10,7 @@ from contextlib import closing
 import adbc_driver_sqlite.dbapi
 import pyarrow
 
-from conclave.keys.cipher import ADDED_BYTES
+from conclave.keys.cipher import OVERHEAD_BYTES
 from spark.archive import columns as a
 
 COUNT = "count"
@@ -42,7 +42,7 @@ def main() -> None:
         cursor.execute(f"SELECT group_key FROM archive_move_ranges WHERE batch = {int(batch):d} ORDER BY group_key")
         total, waiting = 0, list[pyarrow.Table]()
         for (group_key,) in cursor.fetchall():
-            cursor.execute(_READ.format(batch=int(batch), group_key=group_key, added=ADDED_BYTES))
+            cursor.execute(_READ.format(batch=int(batch), group_key=group_key, added=OVERHEAD_BYTES))
             rows = cursor.fetch_arrow_table()
             if rows.column(a.BODY).null_count:
                 raise SystemExit(f"{rows.column(a.BODY).null_count} messages of group {group_key} have no body")

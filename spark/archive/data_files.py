@@ -25,7 +25,7 @@ from conclave.archive.faults import one_line
 from conclave.archive.files import file_values
 from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
 from spark.archive import columns as a
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveFault
 
 STATISTICS = (a.GROUP_KEY, a.SEQUENCE_NUM, a.CREATED_AT)
 """The columns of which files and the table's log say the least and the greatest value."""
@@ -48,7 +48,7 @@ _LAYOUT: dict[str, Any] = {
 }
 
 
-class MisnamedError(ArchiveError):
+class MisnamedError(ArchiveFault):
     """The columns of a file are not those of the archive: what names them was damaged."""
 
 
@@ -153,7 +153,7 @@ def read(
                 if wanted is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), wanted):
                     yield _row_group(file, path, number, columns).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ArchiveError(f"{path}: {one_line(error)}") from error
+        raise ArchiveFault(f"{path}: {one_line(error)}") from error
     except (ValueError, LookupError) as error:
         raise MisnamedError(f"{path}: its columns are not those of the archive: {one_line(error)}") from error
 
@@ -166,7 +166,7 @@ def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequ
     rows = file.read_row_group(number, columns=list(columns))
     counted = file.metadata.row_group(number).num_rows
     if rows.num_rows != counted:
-        raise ArchiveError(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
+        raise ArchiveFault(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
     return rows
 
 

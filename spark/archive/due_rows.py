@@ -32,7 +32,7 @@ from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, StoredFile
 from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 
 NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
 """The columns that name a message."""
@@ -110,15 +110,15 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
         if gone := plan.whole.get(part.key):
             yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
     if unreadable and plan.partial:
-        raise ArchiveError(unreadable)
+        raise ArchiveFault(unreadable)
     faults = []
     for partition, parts, files in _work(path, plan):
         try:
             yield from _measured(path, plan, partition, parts, files, living)
-        except ArchiveError as error:
+        except ArchiveFault as error:
             faults.append(str(error))  # what other partitions have goes all the same
     if faults:
-        raise ArchiveError("; ".join(faults))
+        raise ArchiveFault("; ".join(faults))
 
 
 def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, PartRow | None]]:
@@ -130,7 +130,7 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
     if not lacking:
         return
     if unreadable := _unreadable(hot, path):
-        raise ArchiveError(unreadable)
+        raise ArchiveFault(unreadable)
     of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in lacking:
         of_partitions[part.lifetime, part.span][part.group_key] = part
@@ -141,13 +141,13 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
             for file in files:
                 for rows in data_files.read(path / file.path, _READ, sorted(parts)):
                     _add(stays, alive.of(rows))
-        except ArchiveError as error:
+        except ArchiveFault as error:
             faults.append(str(error))
             continue
         for part in parts.values():
             yield part, stays[part.group_key].row(part)
     if faults:
-        raise ArchiveError("; ".join(faults))
+        raise ArchiveFault("; ".join(faults))
 
 
 def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_groups: Collection[int]) -> int:
@@ -157,7 +157,7 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
     """
     found = sum(gone.messages for key, gone in plan.whole.items() if key[0] in held_groups)
     if (unreadable := _unreadable(hot, path)) and plan.partial:
-        raise ArchiveError(unreadable)
+        raise ArchiveFault(unreadable)
     for partition, parts, files in _work(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
         found += _Alive(parts, living).of(rows).num_rows
@@ -174,7 +174,7 @@ def _unreadable(hot: Hot, path: Path) -> str:
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         return f"{path}: cannot be read: {one_line(error)}"
     if fault:
-        raise ArchiveError(fault)
+        raise ArchiveFault(fault)
     return ""
 
 
@@ -197,7 +197,7 @@ def _files(
     try:
         stored = data_files.of_groups(path, parts, groups)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ArchiveFault(f"{path}: cannot be read: {one_line(error)}") from error
     for partition, some in sorted(parts.items()):
         yield partition, some, [file for file in stored if file.partition == partition]
 
@@ -280,7 +280,7 @@ def _measured(
     counted = sum(parts[group_key].message_count for group_key in numbers)
     left = {group_key: parts[group_key].message_count - _count(gone) for group_key, gone in by_rules.items()}
     if found != counted or any(stays[group_key].count != count for group_key, count in left.items()):
-        raise ArchiveError(
+        raise ArchiveFault(
             f"{path}: {found:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where the"
             f" index has {counted:,}: `conclave archive verify` says more"
         )
@@ -382,7 +382,7 @@ def _find(
         for file in files:  # a damaged page is named
             for _ in data_files.read(path / file.path):
                 pass
-        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ArchiveFault(f"{path}: cannot be read: {one_line(error)}") from error
     return pyarrow.Table.from_batches(found, _DUE)
 
 

@@ -14,7 +14,7 @@ from conclave.failpoints import reach
 from conclave.store import message_keys
 from conclave.store.archive import moves, reclaiming
 from conclave.store.archive.moves import PartRow
-from conclave.store.engine.sqlite import Step, done
+from conclave.store.engine.sqlite import Step, once
 from conclave.store.resources import receipts, taken_back
 from spark.archive import due_rows
 from spark.archive.due_rows import Measured
@@ -71,7 +71,7 @@ def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         for group_key, numbers in dead.items():
-            yield partial(done, taken_back.forget_erased, connection, group_key, numbers, parts_of[group_key])
+            yield partial(once, taken_back.forget_erased, connection, group_key, numbers, parts_of[group_key])
         yield from _forget_senders(connection, plan)
 
     hot.write_steps(steps)
@@ -87,7 +87,7 @@ def settle_restored(hot: Hot, path: Path, living: Living) -> None:
 
     def write() -> None:
         some, waiting[:] = list(waiting), []
-        hot.write_steps(lambda connection: (partial(done, _recounted, connection, hot.now, *each) for each in some))
+        hot.write_steps(lambda connection: (partial(once, _recounted, connection, hot.now, *each) for each in some))
 
     try:
         for each in due_rows.recount(hot, path, living):
@@ -101,7 +101,7 @@ def settle_restored(hot: Hot, path: Path, living: Living) -> None:
 
 def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
     if left != part:
-        moves.settle_parts(connection, part.group_key, {part.key: left})
+        moves.replace_parts(connection, part.group_key, {part.key: left})
         lost = part.message_count - (left.message_count if left else 0)
         if lost:
             reclaiming.note(connection, part.key[1:], lost, now)
@@ -110,7 +110,7 @@ def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: Pa
 def _settle(hot: Hot, measured: list[Measured], counts: Counter[str], touched: set[int]) -> None:
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         for each in measured:
-            yield partial(done, _settle_part, connection, hot.now, each)
+            yield partial(once, _settle_part, connection, hot.now, each)
 
     hot.write_steps(steps)
     for each in measured:
@@ -122,9 +122,9 @@ def _settle_part(connection: sqlite3.Connection, now: int, measured: Measured) -
     part = measured.part
     for gone in measured.gone:
         receipts.note(connection, part.group_key, gone)
-    message_keys.note_ranges(connection, part.group_key, measured.numbers)
+    message_keys.note_erased_ranges(connection, part.group_key, measured.numbers)
     reclaiming.note(connection, part.key[1:], sum(gone.messages for gone in measured.gone), now)
-    moves.settle_parts(connection, part.group_key, {part.key: measured.left})
+    moves.replace_parts(connection, part.group_key, {part.key: measured.left})
     reach("archive.part_erased")
 
 
@@ -134,4 +134,4 @@ def _forget_senders(connection: sqlite3.Connection, plan: ArchivePlan) -> Iterat
         groups_of[sender_id].append(group_key)
     for sender_id, group_keys in sorted(groups_of.items()):
         for at in range(0, len(group_keys), SETTLED_AT_ONCE):
-            yield partial(done, moves.forget_sender, connection, sender_id, group_keys[at : at + SETTLED_AT_ONCE])
+            yield partial(once, moves.forget_sender, connection, sender_id, group_keys[at : at + SETTLED_AT_ONCE])

@@ -10,7 +10,7 @@ from conclave.keys.tree import Range
 from conclave.store import message_keys
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.faults import StoreError
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 
 
 def holds(some: Sequence[Range], number: int) -> bool:
@@ -26,7 +26,7 @@ class Living:
         """``keys``: opens the keys. They are asked for with the first part."""
         self._keys = keys
         self._ids = hot.read(message_keys.group_ids)
-        self._noted = hot.read(message_keys.noted_by_group)
+        self._noted = hot.read(message_keys.pending_by_group)
 
     def of(self, part: PartRow) -> list[Range]:
         """Return the numbers of a part that can be read, as far as there are messages. Raises ArchiveError."""
@@ -34,7 +34,7 @@ class Living:
         if group_id is None:
             return []  # with the last of a deleted group its id went
         try:
-            kept = self._keys().kept(group_id, Range(part.first_seq, part.last_seq))
+            kept = self._keys().covered(group_id, Range(part.first_seq, part.last_seq))
         except (KeyFileError, StoreError) as error:
-            raise ArchiveError(f"keys: {error}") from error
+            raise ArchiveFault(f"keys: {error}") from error
         return tree.difference(kept, self._noted.get(group_id, []))

@@ -36,12 +36,12 @@ from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import MoveRange, PartRow
 from conclave.store.engine.sqlite import Step
 from conclave.store.resources import taken_back
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 from spark.archive import batch_reader, columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living, holds
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 
 CHUNK = 256
 """A step deletes at most 256 messages."""
@@ -150,13 +150,13 @@ class Mover:
                 ranges, more = self._hot.read(self._choose, archive, bound)
                 if not ranges:
                     break
-                number = self._hot.write(moves.fix, ranges, self._hot.now)
+                number = self._hot.write(moves.fix_batch, ranges, self._hot.now)
                 reach("archive.fixed")
                 yield self._load(number)
 
     def drop_copies(self) -> None:
         """Delete the copies in the hot store that a run or a restore left when it did not end."""
-        self._delete(self._hot.read(moves.copies))
+        self._delete(self._hot.read(moves.hot_copies))
 
     def count(self, archive: ArchiveConfig) -> int:
         """Return how many messages would move."""
@@ -234,14 +234,14 @@ class Mover:
         times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
-            raise ArchiveError(
+            raise ArchiveFault(
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
         living, found = self._living(), defaultdict[int, list[tree.Range]](list)
         for part in _summarize(copied)[0]:
             found[part.group_key] += living.of(part)
-        kept = {group_key: key_ranges.joined(some) for group_key, some in found.items()}
+        kept = {group_key: key_ranges.union(some) for group_key, some in found.items()}
         lives = pyarrow.array(
             [holds(kept[key], number) for key, number in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_()
         )
@@ -283,7 +283,9 @@ def _threads_take_turns() -> Iterator[None]:
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
     """Return the stored messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveError."""
-    command = tied(sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch))
+    command = parent_bound_command(
+        sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch)
+    )
     found, count = [a.MOVING.empty_table()], None
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - our own module
@@ -298,7 +300,7 @@ def _read(database: Path, batch: int) -> pyarrow.Table:
                 found.append(rows.cast(a.MOVING))
     whole = pyarrow.concat_tables(found)
     if reader.returncode or whole.num_rows != count:
-        raise ArchiveError(f"move {batch}: could not be read from the database; the log says why")
+        raise ArchiveFault(f"move {batch}: could not be read from the database; the log says why")
     return whole
 
 

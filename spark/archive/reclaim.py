@@ -19,7 +19,7 @@ from spark.archive import columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 
 _RANGES = pyarrow.schema(
     [(name, pyarrow.int64()) for name in ("range_group", "range_lifetime", "range_span", "range_first", "range_last")]
@@ -40,7 +40,7 @@ class Reclaimable:
 def find(hot: Hot, table: Table, before: int) -> Reclaimable:
     """Return what is worth it. ``before``: what was erased by this Unix second has taken space for long enough."""
     shares = hot.read(reclaiming.shares)
-    worth = {partition for partition, share in shares.items() if share.is_worth_it(before)}
+    worth = {partition for partition, share in shares.items() if share.is_reclaimable(before)}
     dropped = {partition for partition in worth if not shares[partition].living}
     return Reclaimable(sorted(dropped), sorted((worth | table.crowded_partitions()) - dropped))
 
@@ -86,7 +86,7 @@ def _require(table: Table, parts: Collection[PartRow], rows: DataFrame) -> None:
     indexed = {part.group_key: (part.message_count, part.checksum) for part in parts}
     if read != indexed:
         counted, wanted = (sum(count for count, _ in each.values()) for each in (read, indexed))
-        raise ArchiveError(f"{table.path}: {counted:,} messages are read where the index has {wanted:,}{ADVICE}")
+        raise ArchiveFault(f"{table.path}: {counted:,} messages are read where the index has {wanted:,}{ADVICE}")
 
 
 def _note(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:

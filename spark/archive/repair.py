@@ -20,7 +20,7 @@ from pyarrow import parquet
 from conclave.archive.faults import one_line
 from conclave.archive.snapshot import find_fault, mismatch_text, open_table, turn_app
 from conclave.store.archive.moves import ArchiveState
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveFault
 
 Action = dict[str, Any]
 """An action of the table's log: one line of an entry, as JSON."""
@@ -91,7 +91,7 @@ class Repair:
                     entry_file(self._log, version).unlink(missing_ok=True)
                 done.first, done.last = broken, newest
         except OSError as error:
-            raise ArchiveError(f"{self._path}: cannot be read: {error}") from error
+            raise ArchiveFault(f"{self._path}: cannot be read: {error}") from error
         return done
 
     def _versions(self) -> list[int]:
@@ -119,7 +119,7 @@ class Repair:
         for actions in entries.values():
             for action in actions or ():
                 if "txn" in action and _is_beyond(action["txn"], known):
-                    raise ArchiveError(mismatch_text(self._path, is_newer=True))
+                    raise ArchiveFault(mismatch_text(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
         """Return whether the disk has all files that an entry adds, as they were written."""
@@ -143,7 +143,7 @@ class Repair:
             return []
         last_whole = max((each for each in found if each not in damaged), default=-1)
         if missing := set(range(last_whole + 1, end)) - set(self._versions()):
-            raise ArchiveError(f"{self._path}: is damaged: its log lacks version {min(missing)}")
+            raise ArchiveFault(f"{self._path}: is damaged: its log lacks version {min(missing)}")
         pointer.unlink(missing_ok=True)
         for each in damaged:
             for path in found[each]:
@@ -157,10 +157,10 @@ class Repair:
             fault = find_fault(self._path, table, self._state)
             names = [] if fault else pyarrow.table(table.get_add_actions())["path"].to_pylist()
         except (DeltaError, pyarrow.ArrowException) as error:
-            raise ArchiveError(f"{self._path}: cannot be read: {one_line(error)}") from error
+            raise ArchiveFault(f"{self._path}: cannot be read: {one_line(error)}") from error
         missing = sum(not (self._path / name).is_file() for name in names)
         if fault or missing:
-            raise ArchiveError(fault or f"{self._path}: is damaged: {missing} files of version {version} are missing")
+            raise ArchiveFault(fault or f"{self._path}: is damaged: {missing} files of version {version} are missing")
 
 
 def read_entry(log: Path, version: int) -> list[Action] | None:

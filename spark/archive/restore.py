@@ -26,7 +26,7 @@ from spark.archive.check import Check, examine
 from spark.archive.living import Living
 from spark.archive.reclaim import living_of
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 
 WINDOW_ROWS = 20_000
 """At most 20,000 messages are read from the table at once."""
@@ -62,25 +62,25 @@ def restore(
     """
     group = hot.read(groups.find, group_id)
     if group is None:
-        raise ArchiveError("no such group")
+        raise ArchiveFault("no such group")
     parts = hot.read(moves.parts, group.group_key)
     if not parts or not group.archived_seq:
-        raise ArchiveError("nothing of the group is served from the archive")
+        raise ArchiveFault("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
-        raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
+        raise ArchiveFault("a move is under way: do a cleanup run first, which finishes it")
     if not is_forced and config.after != KEEP and group.policy.outlives(config.least_lifetime):
-        raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
+        raise ArchiveFault('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
     found = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
     if found.differences:
-        raise ArchiveError(f"{found.differences[0]}; nothing was restored")
+        raise ArchiveFault(f"{found.differences[0]}; nothing was restored")
     count, readable = 0, living_of(spark, rows, parts, living)
     for part in sorted(parts, key=lambda part: part.first_seq):
         for chunk in _chunks(readable, part):
             count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
-            hot.write(archive_restore.put_back, group.group_key, chunk)
+            hot.write(archive_restore.store_copies, group.group_key, chunk)
             reach("restore.copied")
     reach("restore.before_switch")
     hot.write(_switch_back, group, count, hot.now)
@@ -92,7 +92,7 @@ def _require_room(hot: Hot, size: int, spare: int) -> None:
     """Raise ArchiveError unless the disk has room for bodies of ``size`` bytes, and ``spare`` bytes more."""
     free = free_bytes(hot.path.parent)
     if free < size + spare:
-        raise ArchiveError(
+        raise ArchiveFault(
             f"{hot.path}: there is no room for what is in the archive: {free:,} bytes are free, {size + spare:,} are"
             " needed, with those that are kept for cleanup; nothing was restored"
         )

@@ -34,7 +34,7 @@ from spark.archive.living import Living
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveFault, Hot
 from spark.report import Report
 
 log = get_logger(__name__)
@@ -105,7 +105,7 @@ class ArchiveRun:
             self._sweep()  # not on other exceptions, which end the process: Java may still be writing
             if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
                 log.exception("archive_failed")
-                raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
+                raise ArchiveFault(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._sweep()
@@ -118,7 +118,7 @@ class ArchiveRun:
         """
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
-            left = self._hot.seen_through(partial(self._leave_out, made))
+            left = self._hot.with_prepare(partial(self._leave_out, made))
             planned.archived = Mover(left, self._table, "", self._living).count(self._config)
         plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
         if plan and state:
@@ -138,7 +138,7 @@ class ArchiveRun:
         with self._as_archive_errors():
             self._require(state)
             if self._hot.read(reclaiming.is_unsettled):
-                raise ArchiveError("the index was restored from a backup: the next run settles it first")
+                raise ArchiveFault("the index was restored from a backup: the next run settles it first")
             return examine(self._session(), self._hot, self._table.read(), self._living())
 
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
@@ -148,7 +148,7 @@ class ArchiveRun:
         """
         state = self._hot.read(moves.find_state)
         if state is None:
-            raise ArchiveError("nothing was ever archived")
+            raise ArchiveFault("nothing was ever archived")
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
@@ -171,13 +171,13 @@ class ArchiveRun:
         if self._hot.read(reclaiming.is_unsettled):
             try:
                 expiry.settle_restored(self._hot, self._table.path, self._living())
-            except ArchiveError as error:
+            except ArchiveFault as error:
                 return str(error)
         return ""
 
     def _require_settled(self, fault: str) -> None:
         if fault:
-            raise ArchiveError(fault)
+            raise ArchiveFault(fault)
 
     def _living(self) -> Living:
         return Living(self._hot, self._keys)
@@ -196,7 +196,7 @@ class ArchiveRun:
         self._hot.write(reclaiming.note_done, self._hot.now)
 
     def _drop_copies(self) -> None:
-        if self._hot.read(moves.copies):
+        if self._hot.read(moves.hot_copies):
             self._open()  # raises if the table is not the right one: the copies may be all that is left
             self._mover().drop_copies()
 
@@ -258,7 +258,7 @@ class ArchiveRun:
         archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(moves.last_batches)
         if not ended <= archived <= begun:
-            raise ArchiveError(mismatch_text(self._table.path, is_newer=archived > begun))
+            raise ArchiveFault(mismatch_text(self._table.path, is_newer=archived > begun))
 
     def _sweep(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
@@ -282,7 +282,7 @@ class ArchiveRun:
         try:
             yield
         except (PySparkException, Py4JError) as error:
-            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
+            raise ArchiveFault(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

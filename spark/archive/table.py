@@ -29,7 +29,7 @@ from conclave.system.durable import sync
 from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveFault
 
 _PROPERTIES = {
     # Statistics of other columns would put pieces of bodies and senders into the log.
@@ -58,7 +58,7 @@ _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
 """What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
 
 
-class NotDurableError(ArchiveError):
+class NotDurableError(ArchiveFault):
     """The disk may not have what the table says it has."""
 
 
@@ -82,21 +82,21 @@ class Table:
         Otherwise a missing table is not replaced: perhaps its folder is only not mounted.
         """
         if found := _UNUSABLE.search(str(self.path)):
-            raise ArchiveError(
+            raise ArchiveFault(
                 f"{self.path}: no archive can be read if its path has {found[0]!r} in it: set [archive] path to another"
             )
         if DeltaTable.is_deltatable(str(self.path)):
             try:
                 _, fault = open_known(self.path, read_state)
             except (DeltaError, pyarrow.ArrowException, OSError) as error:
-                raise ArchiveError(f"{self.path}: cannot be read: {one_line(error)}") from error
+                raise ArchiveFault(f"{self.path}: cannot be read: {one_line(error)}") from error
             if fault:
-                raise ArchiveError(fault)
+                raise ArchiveFault(fault)
             return
         if not is_new:
-            raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
+            raise ArchiveFault(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
         if self.path.exists() and any(self.path.iterdir()):
-            raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
+            raise ArchiveFault(f"{self.path}: is to become the archive, but holds something else")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         DeltaTable.create(
             str(self.path),
@@ -193,7 +193,7 @@ class Table:
         for version in range(self.version(), -1, -1):
             if {"appId": archive_id, "version": batch}.items() <= _only(self._actions(version), "txn").items():
                 return version
-        raise ArchiveError(f"{self.path}: move {batch} is not in the log")
+        raise ArchiveFault(f"{self.path}: move {batch} is not in the log")
 
     def read_added(self, version: int) -> Iterator[tuple[Partition, pyarrow.Table]]:
         """Yield what ``version`` has added, from the files that it added: some messages of a partition at a time.

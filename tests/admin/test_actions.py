@@ -148,7 +148,7 @@ async def test_cleanup_runs_now(acting: Acting) -> None:
 async def test_cleanup_that_is_asleep_runs_now_and_the_page_says_that_it_is(acting: Acting) -> None:
     health = acting.health
     health.worker, health.is_asleep, health.next_run_at = None, True, time.time() + 3000
-    assert "in 50min; until then cleanup is asleep" in " ".join(Parsed(await page(acting, **BROUGHT)).text.split())
+    assert "in 50min; until then the worker is asleep" in " ".join(Parsed(await page(acting, **BROUGHT)).text.split())
     status, text = await acting.send("/actions/run")
     assert (status, acting.worker.runs) == (200, 1)
     assert "Cleanup runs now." in text

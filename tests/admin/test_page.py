@@ -182,13 +182,13 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
 async def test_a_store_that_does_not_answer_holds_up_nothing_else(
     operators: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, goes_on = overview.look, threading.Event()
+    look, goes_on = overview.read_overview, threading.Event()
 
     def hanging(*arguments: Any) -> overview.Overview:
         assert goes_on.wait(30)
         return look(*arguments)
 
-    monkeypatch.setattr(overview, "look", hanging)
+    monkeypatch.setattr(overview, "read_overview", hanging)
     monkeypatch.setattr(snapshot, "LATE_SECONDS", 0.01)
     operators.health.set_fault(HealthPart.STORAGE, "the disk hangs")
     try:
@@ -229,13 +229,13 @@ async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) ->
 
 async def test_many_who_look_at_once_have_one_look(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    look = overview.look
+    look = overview.read_overview
 
     def counting(*arguments: Any) -> overview.Overview:
         looks.append(arguments)
         return look(*arguments)
 
-    monkeypatch.setattr(overview, "look", counting)
+    monkeypatch.setattr(overview, "read_overview", counting)
     await asyncio.gather(*(page(operators) for _ in range(20)))
     assert len(looks) == 1
 

@@ -37,12 +37,12 @@ def test_doctor_tells_whether_the_vault_and_its_copies_would_do(store: KeyedBack
     assert told.startswith("there is no copy of the vault")
     copy = tmp_path / "copy"
     store.begin_keys(copy)
-    assert found(store)[1] == (Level.WRONG, f"{copy}: there is no copy")
+    assert found(store)[1] == (Level.WRONG, f"{copy}: the copy is missing")
     backup_vault.copy(store.config, copy)
     assert found(store)[1] == (Level.OK, f"{copy}: is an up-to-date copy")
     older = store.config.keys_path.read_bytes()
     store.send(store.add_group(), 3)
-    assert found(store)[1] == (Level.WRONG, f"{copy}: is late: it lacks the newest changes")
+    assert found(store)[1] == (Level.WRONG, f"{copy}: is outdated: it lacks the newest changes")
     store.config.keys_path.write_bytes(older)
     assert found(store) == [(Level.WRONG, f"{store.config.vault_path}: is older than the database")]
     store.config.keys_path.rename(store.folder / "away")
@@ -57,7 +57,7 @@ def test_a_copy_without_the_newest_of_the_ledger_is_late(store: KeyedBackups, tm
     store.send(store.add_group(), 3)
     backup_vault.copy(store.config, copy)
     store.write_ledger()
-    assert found(store)[1] == (Level.WRONG, f"{copy}: is late: it lacks the newest changes")
+    assert found(store)[1] == (Level.WRONG, f"{copy}: is outdated: it lacks the newest changes")
 
 
 def test_a_copy_of_another_vault_is_told(store: KeyedBackups, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ async def test_a_session_that_had_expired_stays_dead_after_a_crash(
         alice = await server.user("alice")
         server.clock.advance(130)
         await expect(alice.get("/me"), 401, 202)
-        await server.app[app_keys.STORE].write(state.still_alive, server.clock.read())
+        await server.app[app_keys.STORE].write(state.note_alive, server.clock.read())
         (tmp_path / "crashed").mkdir()
         subprocess.run(["cp", "-r", *tmp_path.glob("hot.db*"), config.vault_path, tmp_path / "crashed"], check=True)
     crashed = replace(config, token_ttl_seconds=120, database_path=str(tmp_path / "crashed" / "hot.db"))

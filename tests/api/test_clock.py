@@ -15,7 +15,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
-from conclave.store import clock_mending
+from conclave.store import clock_repair
 from conclave.store.engine import sqlite
 from conclave.store.resources import audit, sessions
 from spark.environment import RunEnvironment
@@ -240,7 +240,7 @@ async def test_wherever_accepting_fails_the_guard_stays_red_and_repeating_does_t
 
 
 def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) -> None:
-    """Add a column with a time to clock_mending, or one without to this list."""
+    """Add a column with a time to clock_repair, or one without to this list."""
     no_times = {
         "server_state": {"id", "stopped_cleanly", "clock_since_boot", "clock_acceptances", "self_destruct_max_age"},
         "users": {"disabled"},
@@ -298,7 +298,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
     stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         stored = numbers(connection)
-    times = clock_mending.PLAIN, clock_mending.SPECIAL, clock_mending.EVIDENCE
+    times = clock_repair.PLAIN, clock_repair.SPECIAL, clock_repair.EVIDENCE
     known = {
         table: {*no_times.get(table, ()), *(column for of in times for column in of.get(table, ()))}
         for table in {*no_times, *(table for of in times for table in of)}
@@ -335,7 +335,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(
             "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (-1, 0, 1, ?)", (running.clock.now(),)
         )
-        for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
+        for table, columns in (*clock_repair.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
                 changed = connection.execute(f"UPDATE {table} SET {column} = {column} + {2 * YEAR}").rowcount
                 assert changed, table
@@ -346,7 +346,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
     await accept(running)
     now = running.clock.now()
     with closing(sqlite.connect(running.config.database)) as connection:
-        for table, columns in (*clock_mending.PLAIN.items(), *clock_mending.SPECIAL.items()):
+        for table, columns in (*clock_repair.PLAIN.items(), *clock_repair.SPECIAL.items()):
             for column in columns:
                 latest = now + running.config.token_ttl_seconds if column == "expires_at" else now
                 newest = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]

@@ -179,7 +179,7 @@ async def test_few_pages_wait_until_it_is_noted_what_they_lack(
 
     async def slowly(fn: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal waiting
-        if fn is fetch_gaps.note:
+        if fn is fetch_gaps.note_gap:
             waiting += 1
             await go_on.wait()
         return await write(fn, *args, **kwargs)

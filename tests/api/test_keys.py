@@ -39,7 +39,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 def living(config: Config, group: str, numbers: list[int]) -> list[bool]:
-    return Inspection(config.keys_path).living(UUID(group).bytes, numbers)
+    return Inspection(config.keys_path).have_keys(UUID(group).bytes, numbers)
 
 
 def nodes_above(config: Config, group: str, number: int) -> list[bytes]:

@@ -84,7 +84,7 @@ async def test_a_database_has_no_more_groups_than_ids_for_their_messages(running
     await alice.create_group("first")
     await running.app[app_keys.STORE].write(
         lambda connection: connection.execute(
-            "UPDATE sqlite_sequence SET seq = ? WHERE name = 'groups'", (bodies.LAST_GROUP - 1,)
+            "UPDATE sqlite_sequence SET seq = ? WHERE name = 'groups'", (bodies.MAX_GROUP_KEY - 1,)
         )
     )
     group = await alice.create_group("last")

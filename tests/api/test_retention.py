@@ -224,7 +224,7 @@ async def test_nobody_holds_back_what_is_no_longer_served(config: Config, start_
 
 
 async def test_the_list_of_those_who_hold_back_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "MOST_HOLDING", 2)
+    monkeypatch.setattr(members, "MAX_LAGGING", 2)
     alice, *others = await running.users("alice", "bob", "carol", "dora")
     group = await alice.create_group("friends", expiry=0)
     for each in others:

@@ -182,7 +182,7 @@ async def test_an_id_outlives_its_message_for_a_day_and_not_much_longer(running:
 async def test_very_many_ids_are_forgotten_in_steps(
     running: Running, cleaner: Cleaner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_ids, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(send_ids, "PRUNE_BATCH", 2)
     alice = await running.user("alice")
     group = await alice.create_group("g")
     for _ in range(5):

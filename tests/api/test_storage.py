@@ -50,7 +50,7 @@ async def rename(running: Running, before: str, after: str) -> None:
 async def test_a_duty_that_fails_is_a_fault_until_it_succeeds(running: Running, table: str, part: str) -> None:
     await running.user("alice")
     await rename(running, table, "elsewhere")
-    running.app[app_keys.ACTIVITY].keep(1, running.clock.now())
+    running.app[app_keys.ACTIVITY].extend(1, running.clock.now())
     await until(lambda: part in faults(running))
     assert "no such table" in faults(running)[part]
     async with running.http.get(f"{running.url}/healthz") as response:
@@ -199,10 +199,10 @@ async def test_without_room_a_small_commit_still_takes_a_member_out_and_a_large_
 
     small(reserve.SLACK_BYTES)
     with pytest.raises(RefusedError) as refused:
-        await take_out(group, bodies.BEYOND_ROOM_BYTES // 2 + 1)
+        await take_out(group, bodies.EXTRA_ROOM_BYTES // 2 + 1)
     assert refused.value.status == 507
     assert await alice.roles(group) == {"alice": "admin", "bob": "member"}
-    await take_out(group, bodies.BEYOND_ROOM_BYTES // 2)
+    await take_out(group, bodies.EXTRA_ROOM_BYTES // 2)
     assert await alice.roles(group) == {"alice": "admin"}
     await take_out(other, 0)
     assert await alice.roles(other) == {"alice": "admin"}
@@ -230,7 +230,7 @@ async def test_the_reserve_is_made_at_the_start_and_nothing_large_is_stored_with
         assert kept.stat().st_size == 1024**2
         alice = await server.user("alice")
         group = await alice.create_group("g")
-        with reserve.room(config):  # as a run has it, so that it is not made anew
+        with reserve.released_reserve(config):  # as a run has it, so that it is not made anew
             kept.write_bytes(b"")
             with pytest.raises(RefusedError) as refused:
                 await alice.send(group)
@@ -300,7 +300,8 @@ async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
         monkeypatch.setattr(module, "free_bytes", lambda _: free)
     async with start_server(config) as server:
         needs = (
-            "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
+            "the reserve of 1,048,576 bytes for cleanup is incomplete:"
+            " 5,242,880 bytes have to be free, but only 5,242,879 are"
         )
         assert needs in faults(server)["storage"]
 
@@ -321,7 +322,7 @@ async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being
             told.append((what, kept.missing()))
             if what == "waiting":
                 monkeypatch.setattr(reserve, "free_bytes", lambda _: 10**9)
-                kept.keep()
+                kept.refill()
                 monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
                 another.close()
 

@@ -216,9 +216,9 @@ async def test_all_members_hear_of_it_on_all_their_streams(room: Room) -> None:
 
 
 async def test_very_many_members_hear_of_it_some_at_a_time(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taken_back, "ROWS_AT_ONCE", 2)
-    tell = taken_back.tell
-    monkeypatch.setattr(taken_back, "tell", lambda connection: tell(connection, 2))
+    monkeypatch.setattr(taken_back, "MESSAGES_PER_STEP", 2)
+    tell = taken_back.take_unnotified
+    monkeypatch.setattr(taken_back, "take_unnotified", lambda connection: tell(connection, 2))
     room = await Room.of(running, 2)
     async with listening(room.alice) as alice, listening(room.carol) as carol:
         for number in range(1, 7):
@@ -308,7 +308,7 @@ async def test_both_formats_say_the_same(room: Room) -> None:
 
 
 async def test_a_group_has_so_many_at_most(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taken_back, "MOST", 2)
+    monkeypatch.setattr(taken_back, "MAX_PER_GROUP", 2)
     room = await Room.of(running, 3)
     for number in (2, 5, 5):
         await room.bob.take_back(room.group, number)
@@ -356,7 +356,7 @@ async def test_whoever_was_away_learns_of_all_that_was_taken_back(running: Runni
     alice = await kind.register(running.http, running.url, "alice")
     group = await alice.create_group("friends")
     path, mover = f"/groups/{group}/retention", Mover(running.config)
-    key, most = mover.key(group), taken_back.MOST_TOLD
+    key, most = mover.key(group), taken_back.MAX_LISTED
     found = await alice.get(path)
     assert (found["taken_back"], found["more"]) == ([], False)
     for first, last in ((1, most), (most + 1, 2 * most + 300)):

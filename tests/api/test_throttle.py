@@ -346,8 +346,12 @@ async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) 
         await site.guess(1, f"user{number}" * 100, at=f"192.0.2.{number}")
     site.clock.advance(WINDOW)
     assert await site.login("bob", PASSWORD) == 200
-    assert [len(window) for window in (counted._of_both, counted._of_address, counted._of_name)] == [0, 0, 0]
-    assert not counted._under_way
+    assert [len(window) for window in (counted._by_name_and_address, counted._by_address, counted._by_name)] == [
+        0,
+        0,
+        0,
+    ]
+    assert not counted._attempts
 
 
 @pytest.mark.parametrize("password_memory", [passwords.MEMORY_KIB])

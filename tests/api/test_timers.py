@@ -94,7 +94,7 @@ async def test_a_receipt_over_very_many_starts_all_of_their_timers(
     running: Running, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes several transactions then, so that no sender waits for all of them, whoever else reads meanwhile."""
-    monkeypatch.setattr(stored, "STARTED_AT_ONCE", 3)
+    monkeypatch.setattr(stored, "STARTED_PER_STEP", 3)
     alice, bob, group = room.alice, room.bob, room.group
     for number in range(10):
         await alice.send(group, b"x", 10 if number % 2 else 0)

@@ -319,7 +319,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "it is seen for a second too long": lambda patch: patch.setattr(
         visibility, "_TIMED", visibility._TIMED.replace(rules.TIMER_END, "redact_at + 1")
     ),
-    "receipts start nothing": lambda patch: patch.setattr(timers, "is_news", lambda *_: False),
+    "receipts start nothing": lambda patch: patch.setattr(timers, "needs_noting", lambda *_: False),
     "what is too old can still be read": lambda patch: patch.setattr(timers, "MAX_AGE", str(1 << 60)),
     "it is erased before all have read it": lambda patch: patch.setattr(
         rules, "IS_REDACTED", rules.IS_REDACTED.replace(rules.UNREAD, "FALSE")

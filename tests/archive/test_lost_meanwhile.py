@@ -28,7 +28,7 @@ def erase(store: KeyedBackups, key: int, keys: KeyStore, last: int) -> None:
     store.mover.delete(f"group_key = {key}")
     with store.opened() as connection:
         moves.note_version(connection, store.mover.version())
-        moves.settle_parts(connection, key, {(key, p.lifetime, p.span): None for p in moves.parts(connection, key)})
+        moves.replace_parts(connection, key, {(key, p.lifetime, p.span): None for p in moves.parts(connection, key)})
     keys.erase([(store.group_ids[key], [Range(0, last)])])
     keys.erase([(store.group_ids[key], [Range(0, LAST_NUMBER)])])  # as of a group that gives no numbers any more
 
@@ -40,18 +40,18 @@ async def test_messages_whose_block_loses_all_keys_while_they_are_read_are_left_
     group = store.add_group()
     store.send(group, 3)
     store.move(group, 3)
-    stretch, opened = store.stretch(group), bodies.opened
+    stretch, opened = store.stretch(group), bodies.decrypt_archived
     with closing(KeyStore(store.config.keys_path)) as keys, closing(KeyStore(store.config.keys_path)) as of_run:
 
         def after_a_run(*args: Any) -> Sequence[bytes | None]:
             with monkeypatch.context() as patch:
-                patch.setattr(bodies, "opened", opened)
+                patch.setattr(bodies, "decrypt_archived", opened)
                 if is_erased and store.query("SELECT count(*) FROM archive_parts") == [(1,)]:
                     erase(store, group, of_run, 3)
             return opened(*args)
 
         archive = Archive(store.config.archive_path, store.config.database, Health(), keys)
-        monkeypatch.setattr(bodies, "opened", after_a_run)
+        monkeypatch.setattr(bodies, "decrypt_archived", after_a_run)
         found = await archive.read(stretch, 10)
         await archive.close()
     sent = [store.search.body(store.made[group, number], 300) for number in (1, 2, 3)]

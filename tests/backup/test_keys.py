@@ -203,9 +203,9 @@ def test_one_process_at_a_time_writes_the_ledger_of_a_copy(store: KeyedBackups, 
     with (
         closing(KeyStore(store.config.keys_path)) as keys,
         ThreadPoolExecutor() as threads,
-        copying.none_written(keys.path, copy / LEDGER),
+        copying.copy_lock(keys.path, copy / LEDGER),
     ):
-        renewing = threads.submit(keyring.renew, keys, ledger, copy)
+        renewing = threads.submit(keyring.update_copy, keys, ledger, copy)
         with pytest.raises(TimeoutError):
             renewing.result(0.5)
         assert not (copy / LEDGER).exists()
@@ -259,7 +259,7 @@ def test_a_new_database_does_not_take_the_keys_of_another_one(store: KeyedBackup
     store.send(store.add_group(), 3)
     (tmp_path / "new").mkdir()
     other = KeyedBackups(tmp_path / "new")
-    with pytest.raises(StoreError, match="is in the vault of another database"):
+    with pytest.raises(StoreError, match="belongs to another database"):
         keyring.open_to_serve(other.config.database, store.config.keys_path)
     empty = tmp_path / "new" / "begun"
     file.create(empty, bytes(range(16)))
@@ -335,6 +335,6 @@ def test_what_is_noted_while_a_run_loses_keys_is_lost_too(store: KeyedBackups, m
     assert deleted == [first]
     assert store.noted() == 0
     unused = [100, 65_535]
-    assert Inspection(store.config.keys_path).living(store.group_ids[first], unused) == [False, False]
+    assert Inspection(store.config.keys_path).have_keys(store.group_ids[first], unused) == [False, False]
     clean(store)
     assert store.derivable(store.config.keys_path) == set()

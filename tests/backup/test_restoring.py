@@ -75,7 +75,7 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
     assert store.search.numbers_in(there.folder) == set(store.made.values()) - gone
     assert len(there.served()) == 20
     with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
-        assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
+        assert state.clock_state(connection).floor.acted_until == store.now, "what has expired stays expired"
     assert examined(there.config) == [], "the proof finds nothing either"
 
 
@@ -198,10 +198,10 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
         patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path, store.config.vault_path)
     with store.opened() as connection:
-        assert not changes.is_older(changes.standing(connection), book.tip(store.config.ledger_path))
+        assert not changes.is_older(changes.ledger_state(connection), book.tip(store.config.ledger_path))
     there, _ = store.restored(made.path, vault=store.config.vault_path)
     with there.opened() as connection:
-        assert changes.are_waiting(connection), "whoever goes on with it tells it"
+        assert changes.has_pending(connection), "whoever goes on with it tells it"
 
 
 def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(store: Backed) -> None:
@@ -295,13 +295,13 @@ def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(
         assert path.stat().st_mode & 0o077 == 0, path
     names = {path.name for path in there.folder.iterdir()}
     assert names == {"hot.db", "hot.vault", "hot.db.server-lock", "hot.data"}
-    assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARK}
+    assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARKER}
 
 
 def test_a_database_may_lie_in_the_data_directory(archived: tuple[Backed, int]) -> None:
     store, _ = archived
     store.elsewhere.mkdir(mode=0o700)
-    (store.elsewhere / data_folder.MARK).touch()
+    (store.elsewhere / data_folder.MARKER).touch()
     shutil.copytree(store.config.vault_path, store.elsewhere / "hot.vault")
     there, _ = store.restored(store.back_up().path, data_path=str(store.elsewhere))
     assert len(there.served()) == 5
@@ -486,7 +486,7 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
     (store.elsewhere / name).parent.mkdir(parents=True)
     (store.elsewhere / name).write_text("precious")
     if name.startswith("hot.data"):
-        (store.elsewhere / "hot.data" / data_folder.MARK).touch()
+        (store.elsewhere / "hot.data" / data_folder.MARKER).touch()
     assert THERE[name] in refusal(store, made.path)
     assert (store.elsewhere / name).read_text() == "precious"
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
@@ -511,7 +511,7 @@ def test_a_place_may_be_a_disk_of_its_own(
     made = store.back_up()
     mounted = store.elsewhere / "hot.data" / ("" if where == "data" else "archive")
     (mounted / "lost+found" / "found").mkdir(parents=True)
-    (store.elsewhere / "hot.data" / data_folder.MARK).touch()
+    (store.elsewhere / "hot.data" / data_folder.MARKER).touch()
     monkeypatch.setattr(Path, "is_mount", lambda path: path == mounted)
     if where == "data":
         there, _ = store.restored(made.path)
@@ -546,7 +546,7 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
             patch.setattr(f"conclave.backup.restoring.{name}", fail)
             assert "the disk is full: nothing was restored" in refusal(store, made.path)
         assert not path_check.restoring(store.elsewhere / "hot.db").exists()
-        assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
+        assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARKER]
     assert len(store.restored(made.path)[0].served()) == 5
 
 

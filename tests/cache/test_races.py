@@ -80,7 +80,7 @@ async def test_a_session_that_is_extended_while_it_is_read_lives_as_long_as_it_w
     async def read_and_wait(fn: Any, *args: Any) -> Any:
         result = await read(fn, *args)
         if fn is invalidation.with_invalidation and not activity.unstored():
-            activity.keep(result[1].session_id, running.clock.now())  # as a stream of it does
+            activity.extend(result[1].session_id, running.clock.now())  # as a stream of it does
             activity.urgent.set()
             while activity.unstored():
                 await asyncio.sleep(0.001)

@@ -108,7 +108,7 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
         (
             "one.key",
             "one.pem",
-            "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key; are the",
+            "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key",
         ),
         ("one.pem", "one.pem", "tls_key_path: one.pem: cannot be used: it contains no private key"),
         ("one.der", "one.key", "tls_cert_path: one.der: contains no certificate in PEM (it seems to be DER"),

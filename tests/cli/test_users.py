@@ -172,7 +172,7 @@ def test_a_password_comes_from_standard_input_but_never_from_an_argument(stored:
 
 def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run: Run) -> None:
     assert "--yes" in refused(run("delete", "bob", typed="y\n"))
-    assert users.named(stored, "bob")
+    assert users.find_by_name(stored, "bob")
     assert run("delete", "bob", "--yes").exit_code == 0
     assert "no such user" in refused(run("delete", "bob", "--yes"))
     assert [each.username for each in accounts.list_all(stored, 0)] == ["alice", "carol"]
@@ -237,7 +237,7 @@ async def test_a_session_that_an_operator_ended_does_not_come_back_with_the_uses
         server.clock.advance(30)
         await alice.get("/me")
         await bob.get("/me")
-        assert len(server.app[app_keys.ACTIVITY].unwritten()) == 2
+        assert len(server.app[app_keys.ACTIVITY].unstored()) == 2
         assert (await asyncio.to_thread(run, "disable", "alice")).exit_code == 0
         assert (await asyncio.to_thread(run, "reset-password", "bob")).exit_code == 0
         await expect(alice.get("/me"), 401, 202)

@@ -498,7 +498,7 @@ def cut_short(kept: Kept, folder: Path) -> None:
     arrived = [IncomingMessage(number, ALICE, kept.search.body(number, 6_000), 1) for number in range(1_001, 1_501)]
     with kept.history._transaction() as connection:
         key, _ = ensure_group(connection, group)
-        pages.put(connection, key, 0, arrived, TimeBounds(1, 1, 1))
+        pages.store(connection, key, 0, arrived, TimeBounds(1, 1, 1))
         # Another process copies: closing the file here would end SQLite's locks on it.
         subprocess.run(["cp", "-a", f"{kept.folder}/.", folder], check=True)
 

@@ -36,8 +36,8 @@ ASK: dict[str, tuple[Ask, str]] = {
 async def test_a_list_of_many_pages_is_read_to_its_end(
     running: Running, monkeypatch: pytest.MonkeyPatch, name: str, written_in: Format
 ) -> None:
-    monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 7)
-    monkeypatch.setattr(invites, "WELCOMES_AT_ONCE", 7)
+    monkeypatch.setattr(groups, "GROUP_PAGE_SIZE", 7)
+    monkeypatch.setattr(invites, "WELCOME_PAGE_SIZE", 7)
     monkeypatch.setattr(caller, "PAGE_SIZE", 7)
     ask, id_name = ASK[name]
     async with Client(running.url, written_in=written_in) as client:

@@ -28,7 +28,7 @@ from conclave.client import (
     ServerError,
     Timeouts,
 )
-from conclave.client.errors import refused
+from conclave.client.errors import error_for
 from conclave.client.retry import MAX_REPEAT_SECONDS
 from conclave.client.transport import Call
 from conclave.wire import conclave_pb2
@@ -397,7 +397,7 @@ def test_only_what_helps_is_waited_for(tries: int) -> None:
     wait: float | None = backoff.wait_after(ClientError(), 1, 0.5, repeatable=True)
     assert wait is None
     assert backoff.wait_after(NoAnswerError(), tries, 0.5, repeatable=True) is None
-    busy = refused(503, 0, "later", {}, 2.0)
+    busy = error_for(503, 0, "later", {}, 2.0)
     assert backoff.wait_after(busy, 1, 0.0, repeatable=False) == (2.0 if tries > 1 else None)
 
 

@@ -292,10 +292,10 @@ def test_answers_that_come_late_are_no_doubt(shift: int) -> None:
     clock.record_time(1_000)
     wall.advance(100)
     clock.record_time(1_100 + shift)
-    assert clock.doubt is None
+    assert clock.unconfirmed is None
     wall.advance(30 * DAY)
     clock.record_time(1_100 + 30 * DAY + 2_000)  # two clocks that do not go alike
-    assert clock.doubt is None
+    assert clock.unconfirmed is None
 
 
 @pytest.fixture

@@ -269,7 +269,7 @@ async def test_a_stream_that_lags_reads_everything_again(pair: tuple[Device, Dev
     await bob.client.join(other)
     await bob.client.external_join(other)
     await alice.client.send(other, b"unheard")
-    events = bob.sync._on(Lagged(3))
+    events = bob.sync._handle(Lagged(3))
     told = [each async for each in events]
     assert Lagged(3) in told
     assert "unheard" in [each.message.text for each in told if isinstance(each, MessageArrived)] + bob.shown(other)
@@ -444,7 +444,7 @@ async def test_a_device_that_was_away_reads_of_all_that_was_taken_back(
     pair: tuple[Device, Device, UUID], device: NewDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also of more than an answer lists."""
-    monkeypatch.setattr(taken_back, "MOST_TOLD", 2)
+    monkeypatch.setattr(taken_back, "MAX_LISTED", 2)
     alice, bob, group = pair
     phone = await device("bob", tmp_path / "phone.db", register=False)
     await phone.connect()

@@ -11,7 +11,7 @@ KEY, GROUP = bytes(range(32)), bytes(16)
 @pytest.mark.parametrize("body", [b"", b"x", bytes(100_000)])
 def test_a_body_comes_back_as_it_was(body: bytes) -> None:
     stored = cipher.encrypt(KEY, GROUP, 7, body)
-    assert len(stored) == len(body) + cipher.ADDED_BYTES
+    assert len(stored) == len(body) + cipher.OVERHEAD_BYTES
     assert cipher.decrypt(KEY, GROUP, 7, stored) == body
 
 
@@ -36,7 +36,7 @@ def test_a_body_is_bound_to_its_key_its_group_and_its_number(key: bytes, group_i
         cipher.decrypt(key, group_id, number, stored)
 
 
-@pytest.mark.parametrize("length", range(cipher.ADDED_BYTES))
+@pytest.mark.parametrize("length", range(cipher.OVERHEAD_BYTES))
 def test_a_body_that_was_cut_short_is_noticed(length: int) -> None:
     with pytest.raises(AlteredError):
         cipher.decrypt(KEY, GROUP, 7, cipher.encrypt(KEY, GROUP, 7, b"")[:length])

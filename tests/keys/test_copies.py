@@ -9,7 +9,7 @@ from conclave import failpoints
 from conclave.keys import file, records, replacing
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.keys.replacing import FORMER, LOCK, NEW, sibling
 from conclave.keys.store import KeyStore
 from conclave.keys.tree import Range
 from conclave.system.locks import hold_file
@@ -46,7 +46,7 @@ def test_a_copy_has_what_lives_and_the_newest_replaces_the_former(path: Path, ta
     found = Inspection(target)
     assert found.keys_id == OWN
     assert found.flaws == []
-    assert found.living(A, [29, 30, 40, 41]) == [False, True, True, True]
+    assert found.have_keys(A, [29, 30, 40, 41]) == [False, True, True, True]
     assert found.ranges(A, 0)[0] == Range(0, 0), "no number is 0, and none was erased"
     assert memory.remains(target.parent) == []
     assert {each.name for each in target.parent.iterdir()} <= {"keys", "keys-lock"}, "the test has opened it"
@@ -69,7 +69,7 @@ def test_whenever_copying_breaks_off_one_whole_copy_is_there(
             store.copy(target)
     finally:
         failpoints.arm("")
-    assert Inspection(target).living(A, [10, 20]) == [True, True]
+    assert Inspection(target).have_keys(A, [10, 20]) == [True, True]
     store.copy(target)
     assert memory.remains(target.parent) == []
     assert {each.name for each in target.parent.iterdir()} == {"keys"}
@@ -126,7 +126,7 @@ def test_an_older_key_file_that_was_put_back_does_not_take_the_place_of_newer_co
     newer = target.read_bytes()
     path.write_bytes(older.read_bytes())
     put_back = KeyStore(path)
-    with pytest.raises(KeyFileError, match="in whose place an older key file was put"):
+    with pytest.raises(KeyFileError, match="which was replaced by an older key file"):
         put_back.copy(target)
     assert target.read_bytes() == newer
     put_back.close()
@@ -169,7 +169,7 @@ def test_nobody_waits_for_the_disk_of_a_copy(path: Path, target: Path, monkeypat
     def meet(point: str) -> None:
         if not met:
             met.append(point)
-            with hold_file(beside(path, LOCK)):
+            with hold_file(sibling(path, LOCK)):
                 pass  # it can be had at once
             memory.give(server, B, 5)
             server.erase([(A, memory.forget(A, [1]))])
@@ -179,7 +179,7 @@ def test_nobody_waits_for_the_disk_of_a_copy(path: Path, target: Path, monkeypat
     assert met == ["keys.linked"]
     assert file.head_of(target) == (serial, OWN)
     assert serial < server.serial, "so it is renewed"
-    assert (Inspection(target).blocks(), Inspection(target).living(A, [1, 2])) == ([(A, 0)], [True, True])
+    assert (Inspection(target).blocks(), Inspection(target).have_keys(A, [1, 2])) == ([(A, 0)], [True, True])
     store.copy(target)
     memory.require_living(KeyStore(target))
     assert memory.remains(target.parent) == []
@@ -203,7 +203,7 @@ def test_a_damaged_file_does_not_take_the_place_of_whole_copies(path: Path, targ
     store.close()
     path.write_bytes(altered(path, A))
     store.erase([(B, memory.forget(B, [1]))])
-    with pytest.raises(KeyFileError, match="is damaged: its copies stay as they are"):
+    with pytest.raises(KeyFileError, match="is damaged: its copies are not updated"):
         store.copy(target)
     assert target.read_bytes() == before
     assert [each.name for each in target.parent.iterdir()] == ["keys"]
@@ -213,7 +213,7 @@ def test_what_a_disk_has_altered_since_the_file_was_opened_goes_into_no_copy(
     path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor into the file itself when it is written anew."""
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 0)
     memory = Memory(7)
     store = KeyStore(path, memory.draw)
     for group_id in (A, B):
@@ -227,10 +227,10 @@ def test_what_a_disk_has_altered_since_the_file_was_opened_goes_into_no_copy(
     memory.require_living(store)
     path.write_bytes(altered(path, A))
     erased = [(B, memory.forget(B, [number])) for number in range(1, 60)]
-    with pytest.raises(KeyFileError, match="is not written anew"):
+    with pytest.raises(KeyFileError, match="neither it nor its copies are rewritten"):
         [*map(store.erase, ([each] for each in erased))]
     assert path.stat().st_ino == inode
-    assert memory.roots[records.name(B, 0)] not in path.read_bytes()
+    assert memory.roots[records.block_name(B, 0)] not in path.read_bytes()
     store.erase([(B, memory.forget(B, [60]))])
     with pytest.raises(KeyFileError, match="is damaged"):
         store.copy(target)
@@ -243,7 +243,7 @@ def test_what_was_not_overwritten_is_found_where_it_lies(path: Path) -> None:
     store = KeyStore(path, memory.draw)
     memory.give(store, A, 5)
     store.close()
-    (record,) = list(records.walk(path.read_bytes(), records.UNIT_BYTES))
+    (record,) = list(records.scan(path.read_bytes(), records.UNIT_BYTES))
     whole = path.read_bytes()
     path.write_bytes(whole + whole[record.offset : record.offset + record.size])
     assert [flaw.offset for flaw in Inspection(path).flaws] == [record.offset]
@@ -257,27 +257,27 @@ def test_a_send_has_its_keys_at_hand_once_they_were_drawn(path: Path) -> None:
     """Without a look at the file, also beyond the neighbours of the first; until the cover has changed."""
     memory = Memory(5)
     store = KeyStore(path, memory.draw)
-    assert store.at_hand([(A, 1)]) is None
-    store.of_new([(A, 1)])
-    memory.roots[records.name(A, 0)] = memory.roots.get(records.name(A, 0)) or memory._drawn
+    assert store.cached_keys([(A, 1)]) is None
+    store.new_keys([(A, 1)])
+    memory.roots[records.block_name(A, 0)] = memory.roots.get(records.block_name(A, 0)) or memory._drawn
     path.rename(path.with_name("away"))
     expected = [memory.key(A, number) for number in (1, 2, 17, 5000)]
-    assert store.at_hand([(A, number) for number in (1, 2, 17, 5000)]) == expected
-    assert store.at_hand([(A, 1), (B, 1)]) is None
-    assert store.at_hand([(A, 65_536)]) is None, "the next block has a root of its own"
+    assert store.cached_keys([(A, number) for number in (1, 2, 17, 5000)]) == expected
+    assert store.cached_keys([(A, 1), (B, 1)]) is None
+    assert store.cached_keys([(A, 65_536)]) is None, "the next block has a root of its own"
     path.with_name("away").rename(path)
     store.erase([(A, [Range(1, 3)])])
-    assert store.at_hand([(A, 4)]) is None
-    assert store.of_new([(A, 4)]) == [memory.key(A, 4)]
-    assert store.at_hand([(A, 3)]) is None, "it was erased"
+    assert store.cached_keys([(A, 4)]) is None
+    assert store.new_keys([(A, 4)]) == [memory.key(A, 4)]
+    assert store.cached_keys([(A, 3)]) is None, "it was erased"
 
 
 def test_numbers_that_were_given_and_erased_are_not_free(path: Path) -> None:
     store = KeyStore(path)
-    assert store.are_free(A, [1, 2, 3]), "of a block without a root"
-    store.begin([(A, 1)])
+    assert store.are_unused(A, [1, 2, 3]), "of a block without a root"
+    store.prepare([(A, 1)])
     store.erase([(A, [Range(1, 2)])])
-    assert not store.are_free(A, [2])
-    assert store.are_free(A, [3, 4])
-    assert store.are_free(A, [65_536, 65_537])
-    assert store.living(A, [2, 3]) == [False, True]
+    assert not store.are_unused(A, [2])
+    assert store.are_unused(A, [3, 4])
+    assert store.are_unused(A, [65_536, 65_537])
+    assert store.have_keys(A, [2, 3]) == [False, True]

@@ -46,8 +46,8 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_what_was_written_is_there_again_and_only_its_owner_may_read_it(path: Path) -> None:
-    covers = {records.name(A, 0): (root(1),), records.name(A, 2**40): (root(2), Node(5, b"x" * 32))}
-    with KeyFile(path).held() as write:
+    covers = {records.block_name(A, 0): (root(1),), records.block_name(A, 2**40): (root(2), Node(5, b"x" * 32))}
+    with KeyFile(path).locked() as write:
         write(list(covers.items()))
     found = KeyFile(path)
     assert {each: found.read(each) for each in found.names()} == covers
@@ -69,23 +69,23 @@ def test_what_is_no_key_file_is_left_alone(path: Path, data: bytes) -> None:
 
 
 def test_a_key_file_that_is_there_is_not_replaced_by_an_empty_one(path: Path) -> None:
-    with pytest.raises(KeyFileError, match="is there already"):
+    with pytest.raises(KeyFileError, match="exists already"):
         file.create(path)
 
 
 def test_a_block_that_is_gone_has_no_cover_any_more(path: Path) -> None:
     keys = KeyFile(path)
-    with keys.held() as write:
-        write([(records.name(A, 0), (root(1),)), (records.name(B, 0), (root(2),))])
-        write([(records.name(A, 0), ())])
+    with keys.locked() as write:
+        write([(records.block_name(A, 0), (root(1),)), (records.block_name(B, 0), (root(2),))])
+        write([(records.block_name(A, 0), ())])
     for each in (keys, KeyFile(path)):
-        assert each.names() == [records.name(B, 0)]
-        assert each.read(records.name(A, 0)) is None
+        assert each.names() == [records.block_name(B, 0)]
+        assert each.read(records.block_name(A, 0)) is None
     assert root(1).secret not in path.read_bytes()
 
 
 def test_the_file_stays_small_however_often_its_covers_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 4_000)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 4_000)
     memory = Memory(1)
     store = KeyStore(path, memory.draw)
     memory.give(store, A, 2_000)
@@ -116,7 +116,7 @@ def history(path: Path, seed: int, point: str) -> bool:
             failpoints.arm("")
             store = KeyStore(path, memory.draw)
             memory.require_living(store)
-            store.settle(memory.told())
+            store.retain_only(memory.told())
             memory.require_lost(store, path.parent)
             assert names_in(path.parent) == ["keys", "keys-lock"]
             return True
@@ -129,7 +129,7 @@ def history(path: Path, seed: int, point: str) -> bool:
 def test_whichever_write_is_the_last_no_key_is_missing_and_none_is_left(
     tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 2_000)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 2_000)
     reached = 0
     for seed in range(100 if sample.is_all() else 10):
         folder = tmp_path / str(seed)
@@ -145,7 +145,7 @@ from pathlib import Path
 from conclave.keys import file
 from conclave.keys.tree import Range
 from conclave.keys.store import KeyStore
-file.LEAST_DEAD_BYTES = 2_000
+file.MIN_DEAD_BYTES = 2_000
 store = KeyStore(Path(sys.argv[1]))
 store.erase([(b"a" * 16, [Range(1, int(sys.argv[2]))])])
 for number in range(100, 200, 2):
@@ -169,7 +169,7 @@ def test_killed_between_two_writes_the_next_run_erases_the_rest(path: Path, poin
     memory.forget(B, range(100, 200, 2))
     store = KeyStore(path)
     memory.require_living(store)
-    store.settle(memory.told())
+    store.retain_only(memory.told())
     memory.require_lost(store, path.parent)
     assert names_in(path.parent) == ["keys", "keys-lock"]
 
@@ -199,8 +199,8 @@ def require_settled(memory: Memory, path: Path) -> None:
     """Whatever was left: no key is missing, and the next run erases the rest, also where more was written since."""
     store = KeyStore(path, memory.draw)
     memory.require_living(store)
-    store.begin([(b"d" * 16, 1)])
-    KeyStore(path).settle([*memory.told(), (b"d" * 16, [Range(1, 9)])])
+    store.prepare([(b"d" * 16, 1)])
+    KeyStore(path).retain_only([*memory.told(), (b"d" * 16, [Range(1, 9)])])
     memory.require_living(store)
     memory.require_lost(store, path.parent)
     assert KeyStore(path).damage == 0
@@ -257,8 +257,8 @@ def test_what_a_disk_has_altered_is_told_and_never_taken_for_erased(path: Path) 
             with pytest.raises(KeyFileError, match="is damaged: keys are missing"):
                 store.keys(B, [2])
             with pytest.raises(KeyFileError, match="is damaged: keys are missing"):
-                store.begin([(b"d" * 16, 1)])
-            store.begin([(A, 4)])
+                store.prepare([(b"d" * 16, 1)])
+            store.prepare([(A, 4)])
         else:
             assert store.keys(B, [2]) == [memory.key(B, 2)]  # a bit of the padding, which nobody reads
         assert store.keys(A, [2, 3]) == [memory.key(A, 2), memory.key(A, 3)]
@@ -289,7 +289,7 @@ def test_the_last_change_that_a_disk_has_altered_is_not_taken_for_torn(path: Pat
 def test_a_damaged_file_is_not_written_anew_so_that_it_can_be_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 0)
     memory = Memory(6)
     store = KeyStore(path, memory.draw)
     for group_id in (A, B):
@@ -302,7 +302,7 @@ def test_a_damaged_file_is_not_written_anew_so_that_it_can_be_looked_at(
     for number in range(1, 50):
         store.erase([(B, memory.forget(B, [number]))])
     assert store.damage == KeyStore(path).damage == 1
-    assert memory.roots[records.name(A, 0)][20:] in path.read_bytes()
+    assert memory.roots[records.block_name(A, 0)][20:] in path.read_bytes()
     memory.living.pop(A)
     memory.require_living(store)
     memory.require_lost(store, path.parent)
@@ -310,7 +310,7 @@ def test_a_damaged_file_is_not_written_anew_so_that_it_can_be_looked_at(
 
 def test_two_processes_see_what_the_other_has_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One draws and reads, the other erases, as a server and its cleanup do."""
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 2_000)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 2_000)
     memory = Memory(7)
     server, cleanup = KeyStore(path, memory.draw), KeyStore(path)
     for _ in range(60):
@@ -327,7 +327,7 @@ def test_two_processes_see_what_the_other_has_changed(path: Path, monkeypatch: p
 def test_a_reader_never_misses_a_key_while_another_process_changes_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 1_000)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 1_000)
     memory = Memory(8)
     server, cleanup = KeyStore(path, memory.draw), KeyStore(path)
     memory.give(server, A, 3_000)

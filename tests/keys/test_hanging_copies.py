@@ -22,7 +22,7 @@ from conclave.keys.store import KeyStore
 from conclave.proof.findings import FindingKind, ProofPart
 from conclave.proof.keys import examine
 from conclave.store.engine import sqlite
-from conclave.system import answering
+from conclave.system import disk_timeout
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archived import DAY
@@ -39,7 +39,7 @@ def hanging(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for waits in list(answering._left.values()):
+        for waits in list(disk_timeout._hung.values()):
             while waits.is_alive():
                 os.close(os.open(path, os.O_RDWR))  # who waits finds an empty file
                 waits.join(0.05)
@@ -72,7 +72,7 @@ def silent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
             yield asked
         finally:
             answers.set()
-            for thread in list(answering._left.values()):
+            for thread in list(disk_timeout._hung.values()):
                 thread.join()
 
 
@@ -85,7 +85,7 @@ def away(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, away: Path, monkeypatch: pytest.MonkeyPatch) -> KeyedBackups:
     """One with a copy that is about to be away, and another."""
-    monkeypatch.setattr(copying, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(copying, "TIMEOUT_SECONDS", 0.1)
     made = KeyedBackups(tmp_path)
     made.begin_keys(away.parent, tmp_path / "other")
     made.send(made.add_group(DAY), 5)
@@ -128,7 +128,7 @@ def test_a_server_starts_and_a_copy_is_made_elsewhere(store: KeyedBackups, away:
 
 def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, away: Path, tmp_path: Path) -> None:
     """The lock that keeps two processes from writing the same copy is for its folder."""
-    with hanging(away), copying.none_written(store.config.keys_path, away):
+    with hanging(away), copying.copy_lock(store.config.keys_path, away):
         backup_vault.copy(store.config, tmp_path / "third")
         assert behind(store, tmp_path / "third" / KEYS) == [0]
 

@@ -17,7 +17,7 @@ A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 2_000)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 2_000)
     (tmp_path / "real").mkdir()
     file.create(tmp_path / "real" / "keys")
     return Disk(tmp_path / "real", monkeypatch)
@@ -56,7 +56,7 @@ def test_the_power_may_fail_at_any_moment(disk: Disk, tmp_path: Path, monkeypatc
         for group_id, living in known.living.items():
             asked = sorted(living & wanted.living[group_id])
             assert store.keys(group_id, asked) == [known.key(group_id, each) for each in asked]
-        store.settle(wanted.told())
+        store.retain_only(wanted.told())
         wanted.require_lost(store, folder)
         store.close()
 
@@ -74,7 +74,7 @@ def test_what_the_former_file_had_is_overwritten_on_the_disk_before_its_name_goe
 
 def test_the_former_file_is_overwritten_before_its_name_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever still has it open, or finds its blocks on the disk, finds no key there."""
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 0)
     path = tmp_path / "keys"
     file.create(path)
     memory = Memory(2)

@@ -17,15 +17,15 @@ def test_they_are_what_plain_sets_are() -> None:
     chance = random.Random(5)
     for _ in range(500):
         one, other = ({chance.randrange(40) for _ in range(chance.randrange(30))} for _ in range(2))
-        some, others = tree.of(one), tree.of(other)
+        some, others = tree.from_numbers(one), tree.from_numbers(other)
         assert plain(some) == one
         assert plain(tree.difference(some, others)) == one - other
-        assert plain(tree.both(some, others)) == one & other
-        assert plain(tree.joined([*some, *others])) == one | other
+        assert plain(tree.intersection(some, others)) == one & other
+        assert plain(tree.union([*some, *others])) == one | other
         assert tree.count(some) == len(one)
 
 
 def test_they_have_room_for_every_number() -> None:
     everything = [Range(0, LAST_NUMBER)]
-    assert tree.difference(everything, tree.of([5])) == [Range(0, 4), Range(6, LAST_NUMBER)]
-    assert tree.both(everything, tree.of([5])) == [Range(5, 5)]
+    assert tree.difference(everything, tree.from_numbers([5])) == [Range(0, 4), Range(6, LAST_NUMBER)]
+    assert tree.intersection(everything, tree.from_numbers([5])) == [Range(5, 5)]

@@ -49,7 +49,7 @@ def test_whatever_comes_and_goes_exactly_what_lives_has_a_key(path: Path, seed: 
         if memory.random.random() < 0.5:
             store.erase([(group_id, dead)])
         else:
-            store.settle(memory.told())
+            store.retain_only(memory.told())
         memory.require_living(store)
         memory.require_lost(store, path.parent)
         assert store.keys(group_id, [memory.last[group_id] + 1]) != [None] or memory.last[group_id] % tree.BLOCK == 0
@@ -59,9 +59,9 @@ def test_what_was_kept_by_its_numbers_is_what_is_left_by_erasing(path: Path, mem
     store = KeyStore(path, memory.draw)
     memory.give(store, A, 200)
     dead = memory.forget(A, random.Random(1).sample(range(1, 201), 90))
-    store.settle(memory.told())
+    store.retain_only(memory.told())
     assert store.erase([(A, dead)]) == 0
-    assert store.settle(memory.told()) == 0
+    assert store.retain_only(memory.told()) == 0
     found = KeyStore(path)
     assert found.erase([(A, [Range(1, 200)])]) == 1
     assert found.keys(A, [200, 201]) == [None, memory.key(A, 201)]
@@ -76,7 +76,7 @@ def test_a_block_that_is_given_to_its_end_and_erased_leaves_nothing(path: Path, 
     memory.require_living(store)
     memory.forget(A, [number for number in memory.living[A] if number < JUMP])
     store.erase([(A, [Range(0, JUMP - 1)])])
-    assert records.name(A, 0) not in file.KeyFile(path).names()
+    assert records.block_name(A, 0) not in file.KeyFile(path).names()
     memory.require_living(store)
     memory.require_lost(store, path.parent)
 
@@ -88,11 +88,11 @@ def test_a_deleted_group_loses_all_its_keys_and_others_keep_theirs(path: Path, m
         memory.give(store, group_id, 10, jump=True)
     memory.forget(A, list(memory.living[A]))
     del memory.living[A]
-    store.settle(memory.told())
+    store.retain_only(memory.told())
     assert not [each for each in file.KeyFile(path).names() if each.startswith(A)]
     memory.require_living(store)
     memory.require_lost(store, path.parent)
-    assert memory.roots[records.name(A, 0)] not in path.read_bytes()
+    assert memory.roots[records.block_name(A, 0)] not in path.read_bytes()
 
 
 def test_a_group_that_was_begun_since_is_not_taken_for_gone(path: Path, memory: Memory) -> None:
@@ -108,7 +108,7 @@ def test_a_group_that_was_begun_since_is_not_taken_for_gone(path: Path, memory: 
             memory.give(KeyStore(path, memory.draw), B, 1)
             return iter(told())
 
-    store.settle(Late())
+    store.retain_only(Late())
     memory.require_living(store)
 
 
@@ -116,8 +116,8 @@ def test_a_root_is_drawn_once_for_each_block(path: Path, memory: Memory) -> None
     """By whichever process: what is encrypted under the first could not be read any more."""
     one, other = KeyStore(path, memory.draw), KeyStore(path, random.Random(2).randbytes)
     memory.give(one, A, 5)
-    other.begin([(A, 1), (A, 6), (B, 1)])
-    one.begin([(B, 1)])
+    other.prepare([(A, 1), (A, 6), (B, 1)])
+    one.prepare([(B, 1)])
     assert one.keys(A, [6]) == other.keys(A, [6]) == [memory.key(A, 6)]
     assert one.keys(B, [1]) == other.keys(B, [1]) != [None]
 
@@ -134,7 +134,7 @@ def test_without_its_file_no_number_may_be_given(path: Path, memory: Memory) -> 
     memory.give(store, A, 1)
     path.unlink()
     with pytest.raises(KeyFileError, match="No such file"):
-        store.begin([(B, 1)])
+        store.prepare([(B, 1)])
     with pytest.raises(KeyFileError, match="No such file"):
         store.keys(A, [1])
 
@@ -150,24 +150,24 @@ def test_neighbours_of_what_was_erased_have_their_own_keys(path: Path, memory: M
         memory.require_lost(store, path.parent)
 
 
-def test_what_is_remembered_is_bounded_and_forgotten_with_its_message(
+def test_what_is_cached_runs_is_bounded_and_forgotten_with_its_message(
     path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "REMEMBERED", 8)
+    monkeypatch.setattr(store_module, "MAX_CACHED_RUNS", 8)
     store = KeyStore(path, memory.draw)
     memory.give(store, A, 600)
     memory.give(store, B, 16)
     memory.require_living(store)
-    assert len(store._remembered) == 8
+    assert len(store._cached_runs) == 8
     KeyStore(path).erase([(A, memory.forget(A, [599, 600]))])
     store.keys(B, [1])
-    assert {named for named, _ in store._remembered} == {records.name(B, 0)}
+    assert {named for named, _ in store._cached_runs} == {records.block_name(B, 0)}
 
 
 def test_very_many_groups_change_in_writes_of_a_bounded_size(
     path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "BLOCKS_A_WRITE", 7)
+    monkeypatch.setattr(store_module, "BLOCKS_PER_WRITE", 7)
     store = KeyStore(path, memory.draw)
     groups = [number.to_bytes(16, "big") for number in range(50)]
     for group_id in groups:
@@ -185,4 +185,4 @@ def test_the_ranges_of_a_block_are_those_within_it() -> None:
         inside = {number % tree.BLOCK for number in numbers if number // tree.BLOCK == block}
         assert {number for first, last in chosen for number in range(first, last + 1)} == inside
     assert store_module._within([Range(10, LAST_NUMBER)], 2**40) == [Range(0, tree.BLOCK - 1)]
-    assert tree.kept((), [Range(0, 1)]) == ()
+    assert tree.restricted((), [Range(0, 1)]) == ()

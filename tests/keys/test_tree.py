@@ -48,4 +48,4 @@ def test_nodes_beside_each_other_are_those_that_each_way_down_leads_to() -> None
         every = [tree.descend(secret, (1 << steps) + place, steps) for place in range(1 << steps)]
         for first in range(1 << steps):
             for count in range(1, (1 << steps) - first + 1):
-                assert tree.descend_to_some(secret, first, count, steps) == every[first : first + count]
+                assert tree.descend_to_range(secret, first, count, steps) == every[first : first + count]

@@ -38,16 +38,16 @@ def erased_by_another(path: Path, *dead: GroupRanges) -> None:
 def require_lost(server: KeyStore, *groups: bytes) -> None:
     for group_id in groups:
         assert server.keys(group_id, [1]) == [None]
-        assert server.at_hand([(group_id, 1)]) is None
+        assert server.cached_keys([(group_id, 1)]) is None
 
 
 def test_what_is_lost_when_the_file_is_written_anew_is_forgotten(
     path: Path, server: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block of which nothing is left is in no record of the new file."""
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 0)
     groups = [bytes([each]) * 16 for each in range(1, 31)]
-    server.of_new([(each, 1) for each in groups])
+    server.new_keys([(each, 1) for each in groups])
     inode = path.stat().st_ino
     erased_by_another(path, *((each, ALL) for each in groups[:20]))
     assert path.stat().st_ino != inode
@@ -58,7 +58,7 @@ def test_what_is_lost_when_the_file_is_written_anew_is_forgotten(
 def test_what_is_lost_while_a_send_waits_for_the_file_is_forgotten(
     path: Path, server: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.of_new([(A, 1)])
+    server.new_keys([(A, 1)])
     waited: list[Path] = []
 
     def waiting(lock: Path, wait: Wait) -> AbstractContextManager[object]:
@@ -68,19 +68,19 @@ def test_what_is_lost_while_a_send_waits_for_the_file_is_forgotten(
         return hold_file(lock, wait)
 
     monkeypatch.setattr("conclave.keys.file.hold_file", waiting)
-    server.begin([(B, 1)])
+    server.prepare([(B, 1)])
     assert waited
     require_lost(server, A)
     assert server.keys(B, [1]) != [None]
 
 
 def test_what_was_taken_up_before_a_change_failed_is_forgotten(path: Path, server: KeyStore) -> None:
-    server.of_new([(A, 1)])
+    server.new_keys([(A, 1)])
     erased_by_another(path, (A, ALL))
     failpoints.arm("keys.appended=io")
     try:
         with pytest.raises(Exception, match="disk I/O error"):
-            server.begin([(B, 1)])
+            server.prepare([(B, 1)])
     finally:
         failpoints.arm("")
     require_lost(server, A)
@@ -88,10 +88,10 @@ def test_what_was_taken_up_before_a_change_failed_is_forgotten(path: Path, serve
 
 def test_an_older_key_file_is_not_taken_up(path: Path, server: KeyStore) -> None:
     """By some changes of its own it would come to the number of the former's last one, with keys that this had lost."""
-    server.of_new([(A, 1)])
+    server.new_keys([(A, 1)])
     older, newer = path.with_name("older"), path.with_name("newer")
     shutil.copy(path, older)
-    server.of_new([(B, 1)])
+    server.new_keys([(B, 1)])
     erased_by_another(path, (A, ALL))
     server.refresh()
     shutil.copy(path, newer)
@@ -100,52 +100,52 @@ def test_an_older_key_file_is_not_taken_up(path: Path, server: KeyStore) -> None
     for _ in range(2):  # it does not forget what it had
         with pytest.raises(KeyFileError, match="an older key file"):
             server.refresh()
-        assert server.at_hand([(B, 2)]) is None, "its root is in no file"
+        assert server.cached_keys([(B, 2)]) is None, "its root is in no file"
         with pytest.raises(KeyFileError, match="an older key file"):
-            server.begin([(b"c" * 16, 1)])
+            server.prepare([(b"c" * 16, 1)])
     assert path.read_bytes() == data
     newer.replace(path)
     require_lost(server, A)
-    assert None not in server.of_new([(B, 2), (b"c" * 16, 1)])
+    assert None not in server.new_keys([(B, 2), (b"c" * 16, 1)])
 
 
 def test_a_change_of_one_s_own_counts_where_an_older_key_file_is_put_back(path: Path, server: KeyStore) -> None:
     older = path.with_name("older")
     shutil.copy(path, older)
-    server.begin([(A, 1)])
+    server.prepare([(A, 1)])
     older.replace(path)
     with pytest.raises(KeyFileError, match="an older key file"):
-        server.begin([(B, 1)])
+        server.prepare([(B, 1)])
 
 
 def test_what_the_server_itself_writes_anew_stays_in_memory(
     path: Path, server: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.of_new([(A, 1), (B, 1)])
+    server.new_keys([(A, 1), (B, 1)])
     for number in range(1, 20):
         erased_by_another(path, (B, [Range(number, number)]))
-    server.of_new([(A, 1)])
-    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    server.new_keys([(A, 1)])
+    monkeypatch.setattr(file, "MIN_DEAD_BYTES", 0)
     inode = path.stat().st_ino
-    server.begin([(b"c" * 16, 1)])
+    server.prepare([(b"c" * 16, 1)])
     assert path.stat().st_ino != inode
     server.refresh()
-    assert server.at_hand([(A, 2)]) is not None
+    assert server.cached_keys([(A, 2)]) is not None
 
 
 def test_what_is_lost_while_a_send_derives_its_neighbours_is_not_remembered(
     path: Path, server: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread has the changed cover in memory by then."""
-    server.of_new([(A, 1)])
-    derive = store._neighbours
+    server.new_keys([(A, 1)])
+    derive = store._run_keys
 
     def overtaken(nodes: Cover, index: int) -> list[bytes | None]:
-        monkeypatch.setattr(store, "_neighbours", derive)
+        monkeypatch.setattr(store, "_run_keys", derive)
         erased_by_another(path, (A, [Range(17, 17)]))
-        server.of_new([(A, 18)])
+        server.new_keys([(A, 18)])
         return derive(nodes, index)
 
-    monkeypatch.setattr(store, "_neighbours", overtaken)
-    assert server.at_hand([(A, 19)]) is not None
+    monkeypatch.setattr(store, "_run_keys", overtaken)
+    assert server.cached_keys([(A, 19)]) is not None
     assert server.keys(A, [17]) == [None]

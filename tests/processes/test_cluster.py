@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from bench.clusters import QUICK, Cluster, Daemon
 from bench.process import descendants
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 from spark.java_check import DeployModeError
 from spark.session import _require_submitted, _settings
 from tests.support.archived import DAY, USERS, Store
@@ -66,7 +66,9 @@ def submitting(cluster: Cluster, folder: Path, store: Store) -> Iterator["subpro
     configure(store, cluster.settings.parent / "config.toml")
     with (folder / "run.log").open("wb") as log:
         # Nobody else would end it if this process died: it waits for a cluster that is gone.
-        command = tied("bash", "-euo", "pipefail", "-c", cluster.script("run", folder), by=signal.SIGTERM)
+        command = parent_bound_command(
+            "bash", "-euo", "pipefail", "-c", cluster.script("run", folder), death_signal=signal.SIGTERM
+        )
         run = subprocess.Popen(command, cwd=folder, env=cluster.environment, stdout=log, stderr=log)
     try:
         yield run

@@ -116,7 +116,7 @@ def kill(number: int, *pids: int) -> None:
 
 
 def wait_until_tied(worker: int) -> None:
-    """Wait until a worker, if it lives, has asked for the signal that wakes it: see ``child_process.tied``."""
+    """Wait until a running worker has requested its parent death signal: see ``child_process``."""
     for _ in waiting("the worker's own program"):
         with contextlib.suppress(OSError):
             if alive(worker) and b"child_process.py" in Path(f"/proc/{worker}/cmdline").read_bytes():

@@ -48,7 +48,7 @@ async def test_nothing_is_served_while_the_vault_is_away(tmp_path: Path, away: s
             with ServerProcess(tmp_path, SETTINGS) as server:
                 assert server.stop()[0] == 0
         shutil.copy(tmp_path / "older.db", database)
-        told = "is in the vault of another database" if away == "another" else "the vault is missing"
+        told = "belongs to another database" if away == "another" else "the vault is missing"
         for options in ((), ("--accept-older-vault",)):
             assert told in refusal(tmp_path, *options)
         if away == "another":

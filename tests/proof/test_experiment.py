@@ -144,7 +144,7 @@ def test_a_run_that_erases_nothing_is_no_proof(laboratory: Laboratory) -> None:
 
 def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(message_keys, "noted", lambda _: None)
+        patched.setattr(message_keys, "pending_erasures", lambda _: None)
         part = laboratory.experiment().run()
     assert found_in(part) == {("keys", "hot.vault/keys"), ("keys", "copy/keys")}
     assert part.findings[0].told == f"has the keys of {2 * ROUNDS} messages of the experiment that were erased"
@@ -166,12 +166,12 @@ def test_a_search_that_does_not_find_what_is_there_is_no_proof(
 def test_what_stays_has_to_be_opened_and_served(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, blind: str
 ) -> None:
-    page, decrypted = messages.page, bodies.decrypted
+    page, decrypted = messages.read_page, bodies.decrypt
     if blind == "are not served":
-        monkeypatch.setattr(messages, "page", lambda *its, **more: replace(page(*its, **more), messages=[]))
+        monkeypatch.setattr(messages, "read_page", lambda *its, **more: replace(page(*its, **more), messages=[]))
     else:
         nothing = lambda *its: decrypted(*its) if len(its[2]) > 1 else [None]  # noqa: E731
-        monkeypatch.setattr(bodies, "decrypted", nothing)
+        monkeypatch.setattr(bodies, "decrypt", nothing)
     part = laboratory.experiment().run()
     assert [blind in each.told for each in part.findings] == [True]
     assert part.findings[0].kind == "blind"

@@ -11,7 +11,7 @@ from conclave.clock import FakeClock
 from conclave.config.settings import KEYS
 from conclave.keys import records, tree
 from conclave.keys.file import KeyFile
-from conclave.keys.replacing import FORMER, NEW, beside
+from conclave.keys.replacing import FORMER, NEW, sibling
 from conclave.keys.tree import Node
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
@@ -95,15 +95,15 @@ def test_after_a_restore_numbers_begin_above_one_that_none_was_given(
 def erased_again(store: KeyedBackups, group_id: bytes) -> None:
     """Put the root of a block back, as an old copy of the file would have it."""
     opened = KeyFile(store.config.keys_path)
-    with opened.held() as write:
-        write([(records.name(group_id, 0), (Node(tree.ROOT, store.roots[group_id, 0]),))])
+    with opened.locked() as write:
+        write([(records.block_name(group_id, 0), (Node(tree.ROOT, store.roots[group_id, 0]),))])
     opened.close()
 
 
 def of_no_group(store: KeyedBackups, _: bytes) -> None:
     opened = KeyFile(store.config.keys_path)
-    with opened.held() as write:
-        write([(records.name(b"x" * 16, 0), (Node(tree.ROOT, b"y" * 32),))])
+    with opened.locked() as write:
+        write([(records.block_name(b"x" * 16, 0), (Node(tree.ROOT, b"y" * 32),))])
     opened.close()
 
 
@@ -157,7 +157,7 @@ def test_what_another_process_writes_from_then_on_is_not_taken_for_left_over(
     def held(path: Path, wait: locks.Wait | None = None) -> Iterator[None]:
         with hold(path, wait):
             yield
-        beside(store.config.keys_path, NEW).touch()  # whose turn it is writes the file anew
+        sibling(store.config.keys_path, NEW).touch()  # whose turn it is writes the file anew
 
     monkeypatch.setattr(locks, "hold_file", held)
     assert examined(store).findings == []
@@ -174,11 +174,11 @@ def unreadable(copy: Path) -> None:
 
 
 def half_written(copy: Path) -> None:
-    beside(copy, NEW).write_bytes(b"half a file")
+    sibling(copy, NEW).write_bytes(b"half a file")
 
 
 def half_overwritten(copy: Path) -> None:
-    beside(copy, FORMER).write_bytes(bytes(64))
+    sibling(copy, FORMER).write_bytes(bytes(64))
 
 
 @pytest.mark.parametrize("plant", [altered, unreadable, half_written, half_overwritten])

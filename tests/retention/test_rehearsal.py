@@ -124,7 +124,7 @@ def store(stored: list[Group], policy: PolicySettings, deleted: set[int] = froze
         with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
             fill(connection, stored, deleted)
             state.begin_serving(connection, policy, FakeClock(STOPPED).read())
-            state.still_alive(connection, FakeClock(STOPPED).read(), stopping=True)
+            state.note_alive(connection, FakeClock(STOPPED).read(), stopping=True)
         with closing(sqlite.connect(path)) as connection:
             assert sqlite.truncate_wal(connection)
         yield path

@@ -63,11 +63,11 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     connection.execute("UPDATE members SET watermark = ?", (HIDDEN,))
     connection.set_progress_handler(count, STEPS_AT_ONCE)
     if confirms:
-        assert members.holding_back(connection, group, view) == []
+        assert members.lagging(connection, group, view) == []
     else:
         write = page_writer.message_writer(Format.JSON)
         values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), write)
-        assert messages.page(connection, *values).messages == []
+        assert messages.read_page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)
     assert steps < 2 * HIDDEN, "SQLite's steps: looking at one message takes more than four"
 
@@ -112,7 +112,7 @@ def test_one_look_tells_whether_a_timer_of_a_message_runs(connection: sqlite3.Co
     with sqlite.write_transaction(connection):
         member = a_member(connection, [NOW - DAY])
         key = member.group.group_key
-        timers.begin(connection, [(key, 1, member.user_id, DAY + 1)], NOW - DAY)
+        timers.add_messages(connection, [(key, 1, member.user_id, DAY + 1)], NOW - DAY)
         connection.executemany(
             "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at) VALUES (?, 1, ?, 60, ?)",
             [(key, 1_000 + number, NOW - number) for number in range(readers)],

@@ -18,7 +18,7 @@ from conclave.system.worker_protocol import (
     WorkerMessage,
     WorkerOrder,
     WorkerState,
-    order_of,
+    decode_order,
 )
 from spark.report import Report
 from spark.worker import Orders
@@ -84,7 +84,7 @@ async def test_without_a_worker_nothing_is_done() -> None:
 async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pipe: Pipe) -> None:
     asking = [asyncio.create_task(supervisor.count()) for _ in range(3)]
     await asyncio.sleep(0)
-    assert [order_of(line.decode()) for line in pipe.lines] == [WorkerOrder.COUNT]
+    assert [decode_order(line.decode()) for line in pipe.lines] == [WorkerOrder.COUNT]
     asking[0].cancel()
     await asyncio.sleep(0)
     supervisor._handle(DryRunEnded({"error": "", "held": 4}, 5.0))
@@ -92,7 +92,7 @@ async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pi
     again = asyncio.create_task(supervisor.count())
     await asyncio.sleep(0)
     assert len(pipe.lines) == 2, "who asks later gets another count"
-    supervisor._note_counted({"error": "the cleanup worker ended meanwhile"})
+    supervisor._resolve_report({"error": "the cleanup worker ended meanwhile"})
     assert await again == {"error": "the cleanup worker ended meanwhile"}
 
 

@@ -30,7 +30,7 @@ class Worker(Supervisor):
     def __init__(self) -> None:
         self.told: list[Config] = []
 
-    def follow(self, config: Config) -> None:
+    def set_config(self, config: Config) -> None:
         self.told.append(config)
 
 

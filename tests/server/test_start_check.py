@@ -91,7 +91,7 @@ async def test_a_vault_that_is_missing_or_of_another_database_is_refused(place: 
     shutil.rmtree(config.data, ignore_errors=True)
     await place.serve(config)
     shutil.copy(away, config.keys_path)
-    assert "is in the vault of another database than" in await place.refused_by_all(config)
+    assert "belongs to another database than" in await place.refused_by_all(config)
     config.keys_path.write_bytes(b"no keys" * 1000)
     assert "vault.path: " in await place.refused_by_all(config)
 

@@ -14,7 +14,7 @@ from conclave.health.parts import Health, HealthPart
 from conclave.server import supervise
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import StartTimeout
-from conclave.system.worker_protocol import WorkerState, to_line
+from conclave.system.worker_protocol import WorkerState, encode_message
 from tests.support.server import PATIENCE, alive
 
 NOBODY = 2**30
@@ -76,7 +76,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def have_workers(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(supervise, "tied", lambda *_, **__: [sys.executable, "-I", "-c", program])
+    monkeypatch.setattr(supervise, "parent_bound_command", lambda *_, **__: [sys.executable, "-I", "-c", program])
 
 
 async def in_time(doing: Coroutine[Any, Any, object]) -> None:
@@ -119,7 +119,7 @@ async def test_a_worker_that_closes_its_output_and_does_not_end_is_started_again
     monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
     have_workers(monkeypatch, IS_SILENT)
-    for name in ("KILL_SECONDS", "STOP_SECONDS", "FIRST_PAUSE_SECONDS"):
+    for name in ("KILL_SECONDS", "STOP_SECONDS", "MIN_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.1)
     health = Health()
     async with Supervisor(Config(), health):
@@ -135,7 +135,7 @@ async def test_a_worker_that_starts_slowly_gets_longer_each_time(
 ) -> None:
     """Otherwise each would be killed before it is ready, for ever, on a machine with much other work."""
     have_workers(monkeypatch, "import time; time.sleep(600)")
-    for name, seconds in {"READY_SECONDS": 0.3, "MAX_READY_SECONDS": 0.9, "FIRST_PAUSE_SECONDS": 0.01}.items():
+    for name, seconds in {"READY_SECONDS": 0.3, "MAX_READY_SECONDS": 0.9, "MIN_PAUSE_SECONDS": 0.01}.items():
         monkeypatch.setattr(supervise, name, seconds)
     monkeypatch.setattr(supervise, "MAX_PAUSE_SECONDS", 0.01)
     given: list[float] = []
@@ -182,7 +182,7 @@ def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> N
 
 async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
     have_workers(
-        monkeypatch, f"print({to_line(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
+        monkeypatch, f"print({encode_message(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
     )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):

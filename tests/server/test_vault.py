@@ -170,7 +170,7 @@ async def test_an_older_database_whose_start_breaks_off_gives_up_what_has_no_key
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(unreadable, "forget", fail)
+        patch.setattr(unreadable, "remove_all", fail)
         with pytest.raises(sqlite3.OperationalError):
             async with start_server(config):
                 pass
@@ -234,7 +234,7 @@ async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_mo
 ) -> None:
     """Two at once would write the same files."""
     begun, free, under_way, most = threading.Event(), threading.Event(), [0], [0]
-    renew_all = keyring.renew_all
+    renew_all = keyring.update_copies
 
     def slow(*values: Any) -> None:
         under_way[0] += 1
@@ -247,7 +247,7 @@ async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_mo
     async with start_server(copied) as server:
         alice = await server.user("alice")
         await until(lambda: is_current(copied, copy))
-        monkeypatch.setattr(keyring, "renew_all", slow)
+        monkeypatch.setattr(keyring, "update_copies", slow)
         monkeypatch.setattr(vault_duty, "REST_FACTOR", 0)
         await alice.create_group("g")
         await until(begun.is_set)
@@ -289,7 +289,9 @@ async def test_a_later_copy_is_never_overwritten_and_keeps_a_server_from_startin
     for path, data in image.items():
         path.write_bytes(data)
     for accepts_older in (False, True):
-        with pytest.raises(StoreError, match=r"is older than the copy .*: put that in its place, or move it away"):
+        with pytest.raises(
+            StoreError, match=r"is older than the copy .*: replace the vault by the copy, or move the copy away"
+        ):
             async with start_server(copied, accepts_older=accepts_older):
                 pass
     away = copy.rename(copy.with_name("away"))

@@ -18,7 +18,7 @@ from conclave.health.parts import Health
 from conclave.server import supervise, worker_sleep
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import StartLead
-from conclave.system.worker_protocol import WorkerIdle, asleep_of, asleep_text
+from conclave.system.worker_protocol import WorkerIdle, decode_idle, encode_idle
 from spark.report import Report
 from tests.server.test_supervise import have_workers, seen
 
@@ -60,7 +60,9 @@ class Workers:
         """Have such workers from here on. They get the arguments of real ones."""
         program = WORKER.format(folder=str(self._folder), does=does, due_in=due_in, ends=ends)
         command = [sys.executable, "-I", "-c", program]
-        self._monkeypatch.setattr(supervise, "tied", lambda *each, **_: command + list(each[MODULE_AT:]))
+        self._monkeypatch.setattr(
+            supervise, "parent_bound_command", lambda *each, **_: command + list(each[MODULE_AT:])
+        )
 
     @property
     def noted(self) -> list[Any]:
@@ -112,7 +114,7 @@ async def test_it_is_started_ahead_of_its_run_and_told_what_is_due_when(
         began = time.monotonic()
         await seen(lambda: len(workers.noted) > 1)
         _, at, [told] = workers.noted[1]
-        [due_in] = asleep_of(told, at).due
+        [due_in] = decode_idle(told, at).due
         assert began < at < at + due_in, "before its run"
         assert at + due_in < began + SHORT + 1, "as the former one has said"
 
@@ -133,7 +135,7 @@ async def test_a_dry_run_that_is_asked_for_is_done_at_once_and_moves_no_run(work
         assert await supervisor.count() == {"error": "", "held": 7}
         _, [argument], order = workers.told
         assert order == "count"
-        assert abs(asleep_of(argument, time.monotonic()).due_in - LONG) < 60
+        assert abs(decode_idle(argument, time.monotonic()).due_in - LONG) < 60
         await seen(lambda: health.is_asleep)
 
 
@@ -175,7 +177,7 @@ async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
 
 
 async def test_a_worker_that_does_not_get_to_sleep_is_killed(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("KILL_SECONDS", "FIRST_PAUSE_SECONDS"):
+    for name in ("KILL_SECONDS", "MIN_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.1)
     workers.are(ends="time.sleep(600)")
     health = Health()
@@ -188,7 +190,7 @@ async def test_a_java_that_is_missed_later_is_looked_for_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while it is being upgraded. Only at the start of a server does a missing one end all tries."""
-    for name in ("FIRST_PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
+    for name in ("MIN_PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.05)
     workers.are()
     async with asleep(workers) as (supervisor, health):
@@ -229,4 +231,4 @@ def test_the_lead_is_learned_from_the_last_starts_within_bounds() -> None:
 def test_what_is_left_to_do_is_the_same_by_the_clock_of_all_processes() -> None:
     asleep = WorkerIdle((50.0, 20.0))
     assert asleep.due_in == 20.0
-    assert asleep_of(asleep_text(asleep, 1000.0), 1005.0) == asleep.later(5.0)
+    assert decode_idle(encode_idle(asleep, 1000.0), 1005.0) == asleep.later(5.0)

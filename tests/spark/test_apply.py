@@ -265,7 +265,7 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     returned: list[int] = []
 
     def step() -> bool:
-        is_left = bodies.give_pages_back(connection)
+        is_left = bodies.return_free_pages(connection)
         returned.append(of_store(connection).pages_to_return)
         return is_left
 

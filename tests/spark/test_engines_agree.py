@@ -232,7 +232,7 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
     return {
         (key - 1, message.sequence_num)
         for key, group_id, user_id in found
-        for message in messages.page(
+        for message in messages.read_page(
             connection,
             group_id,
             user_id,
@@ -278,8 +278,8 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
         fill_timers(connection, key, number, each)
         if each.taken:
             taken_back.add(connection, key, number, TakenBack(0, SENDERS[each.sender]))
-    while taken_back.are_untold(connection):
-        taken_back.tell(connection)
+    while taken_back.has_unnotified(connection):
+        taken_back.take_unnotified(connection)
 
 
 def member_id(key: int, position: int) -> int:

@@ -186,8 +186,8 @@ async def test_single_messages_go_from_the_archive_without_it(server: Running) -
         find = "SELECT group_key FROM groups WHERE group_id = ?"
         [key] = connection.execute(find, (UUID(other).bytes,)).fetchone()
         taken_back.add(connection, key, 1, TakenBack(server.clock.now(), bytes(16)))
-        while taken_back.are_untold(connection):
-            taken_back.tell(connection)
+        while taken_back.has_unnotified(connection):
+            taken_back.take_unnotified(connection)
     planned = await asyncio.to_thread(rehearse, engine_of(server, archive=archive))
     assert planned.counts["taken_back"] == 1
     assert not await is_asked(server, archive=archive)

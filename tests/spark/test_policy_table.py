@@ -160,7 +160,7 @@ def fill(connection: sqlite3.Connection, key: int, group: bytes, ages: dict[int,
 def served(config: Config, key: int, group: bytes) -> set[int]:
     """Return what a member gets, by what the store says of each tier."""
     with closing(sqlite.connect(config.database)) as connection:
-        page = messages.page(
+        page = messages.read_page(
             *(connection, group, ALICE, 0, 500, FakeClock(NOW)),
             message_writer(Format.JSON),
         )

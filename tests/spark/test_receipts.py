@@ -52,7 +52,7 @@ def move(connection: sqlite3.Connection, member: Membership, *steps: str) -> Non
     key = member.group.group_key
     moved = MoveRange(key, 1, 3, KEEP)
     moves.begin(connection)
-    batch = moves.fix(connection, [moved], START)
+    batch = moves.fix_batch(connection, [moved], START)
     if "verified" in steps:
         moves.note_verified(connection, batch, 3, 0)
     if "switched" in steps:

@@ -81,7 +81,7 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     add_group(connection, 2, [NOW - 9] * 4)
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
-        moves.fix(connection, [MoveRange(1, first, last, KEEP)], NOW)
+        moves.fix_batch(connection, [MoveRange(1, first, last, KEEP)], NOW)
     move_selection.list_movable(connection, 0, NOW)
     chosen, more = move_selection.choose(connection, NOW, 100, 10_000)
     assert chosen == [MoveRange(1, 4, 5, KEEP), MoveRange(2, 2, 4, KEEP)]

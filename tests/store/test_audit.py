@@ -79,7 +79,7 @@ def test_each_action_is_about_a_group_a_user_or_the_server() -> None:
 def test_pruning_takes_the_oldest_a_bounded_number_at_a_time(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "PRUNED", 2)
+    monkeypatch.setattr(audit, "PRUNE_BATCH", 2)
     for at in (5, 1, 4, 2, 3):
         audit.note(connection, at, "server", AuditAction.SETTINGS_CHANGED)
     assert audit.prune(connection, 4)

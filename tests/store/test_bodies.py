@@ -42,9 +42,9 @@ def stored(connection: sqlite3.Connection, body_id: int) -> bytes:
 
 def destroy_noted(connection: sqlite3.Connection) -> None:
     """Destroy the keys of what was erased, as a run does."""
-    noted = message_keys.noted(connection)
+    noted = message_keys.pending_erasures(connection)
     assert noted
-    bodies.open_keys(connection).erase(noted.told)
+    bodies.open_keys(connection).erase(noted.ranges)
 
 
 def test_a_body_is_encrypted_and_its_key_goes_with_it(connection: sqlite3.Connection) -> None:
@@ -65,7 +65,7 @@ def test_a_body_that_is_replaced_stays_under_its_key(connection: sqlite3.Connect
     before = stored(connection, body_id)
     bodies.replace(connection, body_id, b"present")
     assert bodies.get(connection, body_id) == b"present"
-    assert message_keys.noted(connection) is None
+    assert message_keys.pending_erasures(connection) is None
     connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (before, body_id))
     assert bodies.get(connection, body_id) == b"former"
 
@@ -76,10 +76,10 @@ def test_an_altered_or_swapped_body_is_an_error(connection: sqlite3.Connection) 
     swapped, sound = stored(connection, two), stored(connection, one)
     for wrong in (swapped, sound[:-1] + bytes([sound[-1] ^ 1]), b""):
         connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (wrong, one))
-        with pytest.raises(StoreError, match="not as it was stored"):
+        with pytest.raises(StoreError, match="was altered"):
             bodies.get(connection, one)
     connection.execute("UPDATE message_bodies SET body = ?", (sound,))
-    with pytest.raises(StoreError, match="not as it was stored"):
+    with pytest.raises(StoreError, match="was altered"):
         bodies.of_message(connection, 7, GROUP, 1)
 
 
@@ -88,7 +88,7 @@ def test_bodies_without_room_are_not_stored(connection: sqlite3.Connection) -> N
     bodies.put(connection, b"x" * 6)
     with pytest.raises(StoreFullError):
         bodies.put(connection, b"x" * 6)
-    with bodies.beyond_room(connection):
+    with bodies.extra_room(connection):
         bodies.put(connection, b"x" * 6)
 
 
@@ -102,7 +102,7 @@ def test_messages_are_read_together_as_they_are_one_by_one(connection: sqlite3.C
         first, last = sorted(chance.sample(range(1, 200), 2))
         chosen = [number for number in range(first, last) if chance.random() < chance.choice([0.3, 1])]
         ids = [bodies.message_id(7, number) for number in chosen]
-        opened = bodies.decrypted(connection, GROUP, chosen, bodies.of_messages(connection, ids))
+        opened = bodies.decrypt(connection, GROUP, chosen, bodies.of_messages(connection, ids))
         assert opened == [texts[number] for number in chosen]
     bodies.delete_of_messages(connection, [bodies.message_id(7, number) for number in texts])
     assert connection.execute("SELECT count(*) FROM message_bodies").fetchone()[0] == 0
@@ -138,7 +138,7 @@ def test_pages_go_back_to_the_file_system_while_a_fifth_is_free(connection: sqli
 
     def step() -> bool:
         with sqlite.write_transaction(connection):
-            return bodies.give_pages_back(connection)
+            return bodies.return_free_pages(connection)
 
     bodies.delete_of_messages(connection, [bodies.message_id(7, number) for number in range(1, 20)])
     before = free_share()
@@ -173,7 +173,7 @@ from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import of_store
 with closing(sqlite.connect(Path(sys.argv[1]))) as connection, sqlite.write_transaction(connection):
-    bodies.give_pages_back(connection)
+    bodies.return_free_pages(connection)
 """
 
 
@@ -189,7 +189,7 @@ def test_killed_while_pages_go_back_the_file_is_whole(
     assert done.returncode == -9, f"{point} was not reached"
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     ids = [bodies.message_id(7, number) for number in range(90, 100)]
-    found = bodies.decrypted(connection, GROUP, range(90, 100), bodies.of_messages(connection, ids))
+    found = bodies.decrypt(connection, GROUP, range(90, 100), bodies.of_messages(connection, ids))
     assert found == [b"%d" % number * 1_000 for number in range(90, 100)]
 
 

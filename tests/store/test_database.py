@@ -56,7 +56,7 @@ async def test_writes_that_wait_at_the_same_time_share_a_transaction(store: Data
 
 
 async def test_a_commit_that_fails_fails_the_whole_batch_and_the_store_goes_on(store: Database) -> None:
-    writer = store._owners[0]
+    writer = store._threads[0]
     pages = await writer.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await writer.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall())
     big = [store.write(insert, bytes(3000)) for _ in range(20)]
@@ -300,20 +300,20 @@ async def test_a_body_that_is_refused_leaves_the_rest_of_its_batch_the_room(tigh
         return_exceptions=True,
     )
     assert [isinstance(each, StoreFullError) for each in outcomes] == [True, True, False, True]
-    assert f"{tight.path}: there is no room for what clients send (" in str(outcomes[0])
+    assert f"{tight.path}: no disk space for client data (" in str(outcomes[0])
     assert " bytes are free)" in str(outcomes[0])
 
 
 async def test_what_lets_something_else_go_has_a_little_room_beyond_that_of_others(tight: Database) -> None:
     def spare(connection: sqlite3.Connection, size: int) -> None:
-        with bodies.beyond_room(connection):
+        with bodies.extra_room(connection):
             bodies.put(connection, bytes(size))
 
     outcomes = await asyncio.gather(
-        tight.write(spare, 1000 + bodies.BEYOND_ROOM_BYTES + 1),
-        tight.write(spare, 1000 + bodies.BEYOND_ROOM_BYTES),
+        tight.write(spare, 1000 + bodies.EXTRA_ROOM_BYTES + 1),
+        tight.write(spare, 1000 + bodies.EXTRA_ROOM_BYTES),
         tight.write(bodies.put, b"x"),
-        tight.write(spare, bodies.BEYOND_ROOM_BYTES),
+        tight.write(spare, bodies.EXTRA_ROOM_BYTES),
         return_exceptions=True,
     )
     assert [isinstance(each, StoreFullError) for each in outcomes] == [True, False, True, False]
@@ -325,12 +325,12 @@ async def test_what_lets_something_else_go_leaves_half_of_the_slack_to_what_has_
     store = await Database.open(tmp_path / "tight.db", watch=Room(0))
 
     def spare(connection: sqlite3.Connection) -> None:
-        with bodies.beyond_room(connection):
+        with bodies.extra_room(connection):
             bodies.put(connection, b"x")
 
-    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.LAST_FREE_BYTES)
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.MIN_FREE_BYTES)
     await store.write(spare)
-    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.LAST_FREE_BYTES - 1)
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.MIN_FREE_BYTES - 1)
     with pytest.raises(StoreFullError):
         await store.write(spare)
     await store.close()

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 import conclave
 from conclave.retention.policy_row import COLUMNS
-from conclave.store import clock_mending, invalidation
+from conclave.store import clock_repair, invalidation
 from conclave.store.engine import schema, sqlite
 from conclave.store.invalidation import Invalidated
 from tests.support import stores
@@ -112,7 +112,7 @@ def test_no_statement_of_the_program_changes_what_is_fixed() -> None:
         for table, changes in re.findall(r"UPDATE (\w+) SET (.*?)(?: WHERE|\"|$)", text, re.MULTILINE):
             changed.get(table, set()).update(re.findall(r"(?:^|, )(\w+) = ", changes))
         assert not re.findall(rf"(?:REPLACE|OR REPLACE) INTO (?:{'|'.join(WATCHED)})\b", text), path
-    for times in (clock_mending.PLAIN, clock_mending.SPECIAL):
+    for times in (clock_repair.PLAIN, clock_repair.SPECIAL):
         for table, names in times.items():
             changed.get(table, set()).update(names)
     changed["groups"] |= set(COLUMNS.split(", "))  # written as a whole
@@ -184,6 +184,6 @@ def test_whoever_is_too_far_behind_forgets_everything(
     found = invalidation.after(connection, last - behind)
     assert found
     assert (found.touch, found.everything) == (last, everything)
-    assert found.reaches_group(10_000 - behind) is True
-    assert found.reaches_group(10**6) is everything
+    assert found.covers_group(10_000 - behind) is True
+    assert found.covers_group(10**6) is everything
     assert connection.execute("SELECT count(*) FROM touches").fetchone()[0] == 4096

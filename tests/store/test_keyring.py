@@ -156,7 +156,7 @@ def test_a_start_that_fails_while_an_older_key_file_gives_up_keys_leaves_it_to_t
     store.now += 2 * DAY
     clean(store)
     path.write_bytes(older)
-    monkeypatch.setattr(keys_store, "BLOCKS_A_WRITE", 1)
+    monkeypatch.setattr(keys_store, "BLOCKS_PER_WRITE", 1)
     failpoints.arm("keys.appended=io@2")
     try:
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):

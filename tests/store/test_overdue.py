@@ -111,7 +111,7 @@ def test_by_age_it_counts_from_the_first_second_at_which_it_is_hidden_and_old_en
     assert since(store, least, SENT + 5 * DAY) == since(store, least) == SENT + 5 * DAY
     assert since(store, replace(day, enabled=False)) is None
     govern(store, day)
-    assert overdue.worst(store, NOW) == OverdueTotal(1, 9 * DAY - 1)
+    assert overdue.total_overdue(store, NOW) == OverdueTotal(1, 9 * DAY - 1)
 
 
 @pytest.mark.parametrize("where", ["hot", "archived"])

@@ -53,6 +53,6 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
 def _page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, limit: int) -> list[bytes]:
     """The bodies of a page."""
     write = page_writer.message_writer(Format.PROTOBUF)
-    page = messages.page(connection, group_id, user_id, after, limit, FakeClock(NOW), write)
+    page = messages.read_page(connection, group_id, user_id, after, limit, FakeClock(NOW), write)
     found = GetMessagesResponse.FromString(b"".join(each.piece for each in page.messages))
     return [each.mls_message for each in found.messages]

@@ -4,7 +4,7 @@ from contextlib import closing
 
 from conclave.actions.messages import append
 from conclave.config.settings import Config
-from conclave.keys.cipher import ADDED_BYTES
+from conclave.keys.cipher import OVERHEAD_BYTES
 from conclave.store.archive import restore
 from conclave.store.archive.restore import ArchivedMessage
 from conclave.store.engine import sqlite
@@ -46,5 +46,5 @@ def test_a_message_that_comes_back_from_the_archive_counts_as_the_client_sent_it
         alice = users.add(connection, "alice", "", "", 1)
         group_id = groups.add(connection, alice, "friends", "", 1, Config().policy)
         key = member_of(connection, group_id, alice).group.group_key
-        restore.put_back(connection, key, [ArchivedMessage(1, alice, False, 1, bytes(7 + ADDED_BYTES))])
+        restore.store_copies(connection, key, [ArchivedMessage(1, alice, False, 1, bytes(7 + OVERHEAD_BYTES))])
         assert storage_usage.hot_bytes(connection, key) == 7

@@ -111,7 +111,7 @@ async def test_kinds_of_joint_writes_share_a_transaction_and_a_fault_of_one_leav
 async def test_light_writes_are_prepared_on_the_loops_thread_and_heavy_ones_are_not(world: World) -> None:
     own = threading.get_ident()
     await world.write(1, 2)
-    await world.write(b"x", weight=writer.LIGHT_BYTES + 1)
+    await world.write(b"x", weight=writer.MAX_LOOP_BYTES + 1)
     single = asyncio.ensure_future(world.store.write(lambda _: threading.get_ident()))
     await world.write(3)
     assert [each == own for each in world.threads] == [True, False, False]
@@ -131,9 +131,9 @@ async def test_while_another_process_has_the_lock_the_loop_goes_on(world: World)
     assert world.threads != [threading.get_ident()]
 
 
-@pytest.mark.parametrize("weight", [0, writer.LIGHT_BYTES + 1])
+@pytest.mark.parametrize("weight", [0, writer.MAX_LOOP_BYTES + 1])
 async def test_an_error_of_the_disk_reaches_all(world: World, weight: int) -> None:
-    owner = world.store._owners[0]
+    owner = world.store._threads[0]
     pages = await owner.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await owner.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall())
     outcomes = await world.write(b"small", bytes(100_000), b"small too", weight=weight)
@@ -168,7 +168,7 @@ async def test_a_commit_that_fails_fails_all_who_were_prepared(world: World) -> 
 
 
 async def test_a_transaction_takes_no_more_than_may_be_in_memory(world: World) -> None:
-    assert await world.write(*range(5), weight=writer.COMMIT_BYTES // 2) == [0, 10, 20, 30, 40]
+    assert await world.write(*range(5), weight=writer.MAX_COMMIT_BYTES // 2) == [0, 10, 20, 30, 40]
     assert world.calls == [[0, 1], [2, 3], [4]]
 
 
@@ -257,7 +257,7 @@ async def test_what_another_process_has_committed_before_is_told_before(world: W
     of_another("their next")
     await world.store.write(lambda connection: connection.execute("SELECT 7").fetchone()[0])
     assert world.told() == ["theirs", "1"], "who tells nothing need not tell of others"
-    await world.write(2, weight=writer.LIGHT_BYTES + 1)
+    await world.write(2, weight=writer.MAX_LOOP_BYTES + 1)
     assert world.told() == ["theirs", "1", "their next", "2"]
     assert await world.store.write(news.forward) == ["bob"]
     assert await world.store.read(news.is_empty)

@@ -17,7 +17,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.database import Database
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.resources import sessions
-from conclave.store.resources.fetch_gaps import NONE
+from conclave.store.resources.fetch_gaps import NO_OMISSIONS
 from conclave.store.resources.members import NoMembershipError
 from conclave.store.resources.sessions import SessionRow
 
@@ -91,7 +91,7 @@ class StoreAlone:
             return error.status, int(error.code)
         doubt = found.doubt
         claimed = doubt.claimed(min(after, found.member.group.last_seq))
-        self.up_to, self.doubts = max(claimed, doubt.fetched(after, found.fetched_up_to)), doubt != NONE
+        self.up_to, self.doubts = max(claimed, doubt.fetched(after, found.fetched_up_to)), doubt != NO_OMISSIONS
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:

@@ -14,7 +14,7 @@ from conclave.actions.messages import append
 from conclave.archive.layout import ID_PROPERTY, checksum, span_of
 from conclave.archive.snapshot import turn_app
 from conclave.config.settings import Config
-from conclave.keys.cipher import ADDED_BYTES
+from conclave.keys.cipher import OVERHEAD_BYTES
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.archive import moves, restore
@@ -84,7 +84,7 @@ class Mover:
                     *(key, row["sequence_num"], row["sender_id"], row["created_at"], row["body"]),
                     is_commit=bool(row["is_commit"]),
                 ),
-                "size": len(row["body"]) - ADDED_BYTES,
+                "size": len(row["body"]) - OVERHEAD_BYTES,
                 "mls_message": row["body"],
             }
             for row in stored
@@ -175,14 +175,14 @@ class Mover:
         names = ("sequence_num", "sender_id", "is_commit", "created_at", "mls_message")
         copies = [ArchivedMessage(*(row[name] for name in names)) for row in rows]
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
-            restore.put_back(connection, key, copies)
+            restore.store_copies(connection, key, copies)
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             restore.switch_back(connection, key, len(copies))
         self.delete(f"group_key = {key}")
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             moves.note_version(connection, self.version())
             gone = {(key, part.lifetime, part.span): None for part in moves.parts(connection, key)}
-            moves.settle_parts(connection, key, gone)
+            moves.replace_parts(connection, key, gone)
 
     def delete(self, predicate: str) -> None:
         """Delete rows, and take away the files that they were in."""

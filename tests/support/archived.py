@@ -68,7 +68,7 @@ class Tiers:
                 row
                 for row in self.table().to_pylist()
                 if row["sequence_num"] in parts.get((row["group_key"], row["lifetime"], row["span"]), ())
-                and keys.living(ids[row["group_key"]], [row["sequence_num"]])[0]
+                and keys.have_keys(ids[row["group_key"]], [row["sequence_num"]])[0]
             ]
 
     def expect_sound(self) -> None:
@@ -167,8 +167,8 @@ class Store(Tiers):
         with self.opened() as connection:
             for number in numbers:
                 taken_back.add(connection, group_key, number, TakenBack(self.now, USERS[0]))
-            while taken_back.are_untold(connection):
-                taken_back.tell(connection)
+            while taken_back.has_unnotified(connection):
+                taken_back.take_unnotified(connection)
 
     def send(
         self, group_key: int, count: int = 1, *, size: int = 300, sender: bytes = USERS[0], is_commit: bool = False
@@ -281,7 +281,7 @@ class Store(Tiers):
         """Return rows with their bodies decrypted; without those whose keys are destroyed."""
         with closing(sqlite.connect(self.config.database)) as connection:
             numbers, stored = ([row[name] for row in rows] for name in ("sequence_num", "mls_message"))
-            found = bodies.decrypted(connection, self.group_ids[group_key], numbers, stored)
+            found = bodies.decrypt(connection, self.group_ids[group_key], numbers, stored)
         return [{**row, "mls_message": body} for row, body in zip(rows, found, strict=True) if body is not None]
 
     def expect_served(self, expected: set[tuple[int, int]]) -> None:

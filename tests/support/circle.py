@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from conclave.client import Client, History, LoginSession, MessageArrived, MlsCodec, NotReadyError, ResourceError, Sync
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.wire.events import InviteReceived
 from tests.client.chat.test_terminal import Terminal
 from tests.support.client import PASSWORD
@@ -194,7 +194,7 @@ class ByTheLibrary:
         async def encrypts_for_all() -> bool:
             [group] = [each for each in await self.client.groups() if each.group_id == group_id]
             view = self._codec.view(group_id)
-            return view.standing is Standing.ENCRYPTED and len(group.members) == len(view.members) + 1
+            return view.status is EncryptionStatus.ENCRYPTED and len(group.members) == len(view.members) + 1
 
         await until(encrypts_for_all)
 

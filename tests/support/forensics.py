@@ -130,7 +130,7 @@ class StoreSearch(Search):
             files = [path for path in Path(copied).rglob("*") if path.is_file()]
             assert self.numbers_in_files(*files) == set(), "bodies are stored encrypted only"
             heads = {path: path.read_bytes()[: records.UNIT_BYTES] for path in files}
-            found = [Inspection(path) for path, head in heads.items() if records.of_file(head)]
+            found = [Inspection(path) for path, head in heads.items() if records.parse_file_head(head)]
             for path, head in heads.items():
                 if head.startswith(b"SQLite format 3\0"):
                     self._read_database(path)
@@ -164,7 +164,7 @@ COLUMNS = ["group_key", "sequence_num", "mls_message"]
 def key_of(found: Inspection, place: Place) -> bytes | None:
     """Derive the key of a body from what a key file has, if anything there leads to it."""
     group_id, number = place
-    node = tree.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.covering_node(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return None
     leaf = tree.BLOCK + number % tree.BLOCK

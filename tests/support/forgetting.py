@@ -47,10 +47,10 @@ class Memory:
         for number in range(last + 1, last + 1 + count):
             self._drawn = b""
             try:
-                store.begin([(group_id, number)])
+                store.prepare([(group_id, number)])
             finally:
                 if self._drawn:  # also where it failed: the root may be in the file
-                    self.roots[records.name(group_id, number >> tree.HEIGHT)] = self._drawn
+                    self.roots[records.block_name(group_id, number >> tree.HEIGHT)] = self._drawn
             self.living.setdefault(group_id, set()).add(number)
             self.last[group_id] = number
 
@@ -70,7 +70,7 @@ class Memory:
 
     def key(self, group_id: bytes, number: int) -> bytes:
         """Return the key that a message should have."""
-        root = self.roots[records.name(group_id, number >> tree.HEIGHT)]
+        root = self.roots[records.block_name(group_id, number >> tree.HEIGHT)]
         return tree.descend(root, tree.BLOCK + number % tree.BLOCK, tree.HEIGHT)
 
     def require_living(self, store: KeyStore) -> None:
@@ -93,7 +93,7 @@ class Memory:
         data = b"\n".join(each.read_bytes() for each in sorted(folder.iterdir()))
         found, seen = [], dict[tuple[bytes, int], bool]()
         for group_id, number in sorted(self.erased):
-            named = records.name(group_id, number >> tree.HEIGHT)
+            named = records.block_name(group_id, number >> tree.HEIGHT)
             leaf, secret = tree.BLOCK + number % tree.BLOCK, self.roots[named]
             for steps in range(tree.HEIGHT, -1, -1):
                 position = leaf >> steps

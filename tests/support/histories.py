@@ -292,7 +292,7 @@ class History(World):
         ]
         with closing(sqlite.connect(self.config.database)) as connection:
             with sqlite.write_transaction(connection):
-                restore.put_back(connection, key, archived)
+                restore.store_copies(connection, key, archived)
             with sqlite.write_transaction(connection):
                 restore.switch_back(connection, key, len(archived))
                 connection.execute("DELETE FROM archive_parts WHERE group_key = ?", (key,))
@@ -375,7 +375,7 @@ class History(World):
         """Have the store learn when sessions were used."""
         activity = self.running.app[app_keys.ACTIVITY]
         activity.urgent.set()
-        await until(lambda: not activity.unwritten())
+        await until(lambda: not activity.unstored())
 
     async def to_a_sessions_end(self) -> None:
         """Go to the last second of some session, or the first without it: none is used meanwhile."""

@@ -67,7 +67,9 @@ class Keyed(Store):
     def derivable(self, path: Path) -> set[Message]:
         """Return the messages that were ever stored whose keys follow from a key file, or a copy of one."""
         found = Inspection(path)
-        return {(key, number) for key, number in self.stored if found.living(self.group_ids[key], [number]) == [True]}
+        return {
+            (key, number) for key, number in self.stored if found.have_keys(self.group_ids[key], [number]) == [True]
+        }
 
     def expect_lost(self, erased: Iterable[Message], *folders: Path) -> None:
         """No node on the way to the keys of these is in any byte of any file there, nor what was stored of them."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from conclave.client import PlaintextCodec
 from conclave.client.codec import PendingResend
-from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.encryption.view import EncryptionStatus, GroupView, KnownKey, Trust
 
 OWN = "ab" * 32
 
@@ -24,7 +24,7 @@ class Keyring(PlaintextCodec):
 
     def __init__(self) -> None:
         self.keys: dict[UUID, KnownKey] = {}
-        self.shows = GroupView(Standing.ENCRYPTED)
+        self.shows = GroupView(EncryptionStatus.ENCRYPTED)
         self.again: list[PendingResend] = []
 
     def holds(self, *keys: KnownKey) -> None:

@@ -69,7 +69,7 @@ def add_message(
 ) -> int:
     """Store a message as of any time, past its group's counter; return its id."""
     row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-    (stored,) = bodies.encrypted(connection, [(row[0] if row else OTHERS, number)], [body])
+    (stored,) = bodies.encrypt(connection, [(row[0] if row else OTHERS, number)], [body])
     message_id = bodies.message_id(group_key, number)
     bodies.put_messages(connection, [(message_id, stored)])
     connection.execute(

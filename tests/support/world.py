@@ -65,7 +65,7 @@ class World:
 
         async def read_and_meet(fn: Any, *args: Any, **kwargs: Any) -> Any:
             result = await read(fn, *args, **kwargs)
-            if self._meanwhile and fn in (messages.page, invalidation.with_invalidation):
+            if self._meanwhile and fn in (messages.read_page, invalidation.with_invalidation):
                 do, self._meanwhile = self._meanwhile, None
                 await do()
                 await asyncio.sleep(0)

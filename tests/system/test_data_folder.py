@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.system.data_folder import MARK, DataFolderError, prepare, require_own
+from conclave.system.data_folder import MARKER, DataFolderError, prepare, require_own
 from tests.support.server import capless
 
 
@@ -22,7 +22,7 @@ def test_a_data_directory_is_made_and_taken_again(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for _ in range(2):
         prepare(data, tmp_path / "chat.db", data / "archive")
-        assert (mode(data), [path.name for path in data.iterdir()]) == (0o700, [MARK])
+        assert (mode(data), [path.name for path in data.iterdir()]) == (0o700, [MARKER])
         data.chmod(0o755)
     (data / "something else").touch()
     prepare(data, tmp_path / "chat.db", data / "archive")
@@ -32,9 +32,9 @@ def test_an_archive_under_another_name_is_the_folder_s_own(tmp_path: Path) -> No
     for content, archive in ((("cold/_delta_log/",), "cold"), (("deep/cold/_delta_log/",), "deep/cold")):
         data = fill(tmp_path / archive.replace("/", "-"), content)
         prepare(data, tmp_path / "chat.db", data / archive)
-        assert (data / MARK).exists()
+        assert (data / MARKER).exists()
     strange = fill(tmp_path / "strange", ("cold/photos/",))
-    with pytest.raises(DataFolderError, match="holds cold/photos"):
+    with pytest.raises(DataFolderError, match="contains cold/photos"):
         prepare(strange, tmp_path / "chat.db", strange / "cold")
 
 
@@ -62,7 +62,7 @@ def test_a_folder_that_holds_only_a_database_or_an_archive_is_taken(tmp_path: Pa
         ("work",),
         ("work/", ".profile"),
         ("other.db",),
-        (f"{MARK}/",),
+        (f"{MARKER}/",),
     ],
 )
 def test_a_folder_that_holds_anything_else_is_refused_and_left_as_it_is(
@@ -84,7 +84,7 @@ def test_a_folder_that_another_process_makes_its_own_meanwhile_holds_nothing_els
 
     def meanwhile(path: Path) -> bool:
         found = is_file(path)
-        if path.name == MARK:
+        if path.name == MARKER:
             path.touch()
             (data / "work" / "1-x").mkdir(parents=True, exist_ok=True)
         return found
@@ -92,13 +92,13 @@ def test_a_folder_that_another_process_makes_its_own_meanwhile_holds_nothing_els
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_file", meanwhile)
         require_own(data, data / "chat.db", data / "archive")
-    assert (data / MARK).is_file()
+    assert (data / MARKER).is_file()
 
 
 def test_an_empty_folder_in_which_everybody_can_write_is_refused(tmp_path: Path) -> None:
     data = fill(tmp_path / "tmp", ())
     data.chmod(0o1777)
-    with pytest.raises(DataFolderError, match="everybody can write"):
+    with pytest.raises(DataFolderError, match="world-writable"):
         prepare(data, tmp_path / "chat.db", data / "archive")
     assert listing(data) == {".": 0o1777}
 

@@ -93,7 +93,7 @@ async def test_a_manager_that_is_busy_hears_everything_later(manager: Manager, m
 
 async def test_signs_of_life_come_while_the_loop_goes_round(manager: Manager) -> None:
     told = ServiceManager(manager.address, watchdog_seconds=0.02)
-    async with told.watched(nothing):
+    async with told.watchdog(nothing):
         for _ in range(3):
             await manager.hears("WATCHDOG=1")
         manager.heard()
@@ -109,7 +109,7 @@ async def test_signs_of_life_come_while_the_loop_goes_round(manager: Manager) ->
 async def test_no_sign_of_life_comes_while_the_store_cannot_be_read(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(notify, "WATCHDOG_RETRY_SECONDS", 0.01)
     works = asyncio.Event()
     tries = 0
 
@@ -122,7 +122,7 @@ async def test_no_sign_of_life_comes_while_the_store_cannot_be_read(
 
     told = ServiceManager(manager.address, watchdog_seconds=0.02)
     with structlog.testing.capture_logs() as logs:
-        async with told.watched(look):
+        async with told.watchdog(look):
             while tries < 5:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
@@ -138,7 +138,7 @@ async def test_a_manager_that_cannot_be_told_harms_nobody(address: str) -> None:
     told = ServiceManager(address, watchdog_seconds=0.02)
     with structlog.testing.capture_logs() as logs:
         told.ready("serving")
-        async with told.watched(nothing):
+        async with told.watchdog(nothing):
             await asyncio.sleep(0.1)
         told.stopping()
         told.close()
@@ -149,7 +149,7 @@ async def test_without_a_manager_there_is_neither_a_socket_nor_a_task() -> None:
     environment = {"PATH": "/bin", "WATCHDOG_USEC": "1000"}
     told = ServiceManager.from_environment(environment)
     tasks = asyncio.all_tasks()
-    async with told.watched(nothing):
+    async with told.watchdog(nothing):
         told.ready("serving")
         told.stopping()
         assert asyncio.all_tasks() == tasks

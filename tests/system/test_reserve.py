@@ -9,7 +9,7 @@ import pytest
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.system import reserve
-from conclave.system.reserve import SLACK_BYTES, Reserve, reserves, room
+from conclave.system.reserve import SLACK_BYTES, Reserve, released_reserve, reserves
 from tests.support import stores
 
 SIZE = 1024 * 1024
@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Config:
 @pytest.fixture
 def kept(config: Config) -> Reserve:
     [found] = reserves(config)
-    found.keep()
+    found.refill()
     assert not found.missing()
     return found
 
@@ -42,42 +42,42 @@ def test_it_takes_the_space_that_it_says_and_is_the_owners_alone(kept: Reserve) 
 
 
 def test_a_run_on_a_disk_with_room_leaves_it_alone(config: Config, kept: Reserve) -> None:
-    with room(config):
+    with released_reserve(config):
         assert not kept.missing()
 
 
 def test_a_run_on_a_full_disk_has_it_until_it_ends(config: Config, kept: Reserve, free: Callable[[int], None]) -> None:
     free(SIZE - 1)
-    with room(config):
+    with released_reserve(config):
         assert kept.path.stat().st_blocks == 0
         free(10 * SIZE)
         with pytest.raises(BlockingIOError):
-            kept.keep()
+            kept.refill()
         assert kept.path.stat().st_size == 0, "the server does not take it back while the run is at work"
-    kept.keep()
+    kept.refill()
     assert not kept.missing()
 
 
 def test_it_is_made_only_where_small_things_have_room_beside_it(kept: Reserve, free: Callable[[int], None]) -> None:
     os.truncate(kept.path, 0)
     free(SIZE + SLACK_BYTES - 1)
-    kept.keep()
+    kept.refill()
     assert kept.path.stat().st_size == 0
     free(SIZE + SLACK_BYTES)
-    kept.keep()
+    kept.refill()
     assert not kept.missing()
 
 
 def test_a_run_is_not_kept_from_working_where_there_is_none(config: Config, free: Callable[[int], None]) -> None:
     free(0)
-    with room(config):
+    with released_reserve(config):
         assert not reserves(config)[0].path.exists()
 
 
 def test_a_changed_size_is_followed(kept: Reserve) -> None:
     for size in (2 * SIZE, SIZE // 2, 0, SIZE):
         changed = Reserve(kept.path, size)
-        changed.keep()
+        changed.refill()
         assert not changed.missing()
         assert (kept.path.stat().st_size if kept.path.exists() else 0) == size
 
@@ -90,7 +90,7 @@ def test_half_a_reserve_is_none(kept: Reserve, monkeypatch: pytest.MonkeyPatch) 
     os.truncate(kept.path, 0)
     monkeypatch.setattr(os, "posix_fallocate", run_out)
     with pytest.raises(OSError, match="No space left"):
-        kept.keep()
+        kept.refill()
     assert kept.path.stat().st_size == 0
 
 
@@ -106,28 +106,28 @@ def test_where_spark_works_on_another_disk_there_is_one_too(
 def test_a_server_that_could_not_start_without_it_gives_it_up(
     config: Config, kept: Reserve, free: Callable[[int], None]
 ) -> None:
-    reserve.give_up_to_start(config)
+    reserve.release_for_start(config)
     assert not kept.missing()
     free(SLACK_BYTES - 1)
-    reserve.give_up_to_start(config)
+    reserve.release_for_start(config)
     assert kept.path.stat().st_size == 0
 
 
 def test_small_things_have_some_of_it_once(config: Config, kept: Reserve) -> None:
     for _ in range(2):
-        kept.shorten(config.database)
+        kept.release_slack(config.database)
         assert kept.path.stat().st_size == SIZE // 2, "half of a small one"
     large = Reserve(kept.path, 3 * SLACK_BYTES)
-    large.keep()
-    large.shorten(config.database)
+    large.refill()
+    large.release_slack(config.database)
     assert kept.path.stat().st_blocks * 512 == large.size - SLACK_BYTES
-    large.keep()
+    large.refill()
     assert not large.missing()
 
 
 def test_small_things_have_nothing_of_it_while_a_run_has_it(config: Config, kept: Reserve) -> None:
-    with room(config), pytest.raises(BlockingIOError):
-        kept.shorten(config.database)
+    with released_reserve(config), pytest.raises(BlockingIOError):
+        kept.release_slack(config.database)
     assert not kept.missing()
 
 
@@ -137,8 +137,8 @@ def test_what_is_left_of_it_stays_if_it_cannot_be_made_whole(
     def run_out(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    kept.shorten(config.database)
+    kept.release_slack(config.database)
     monkeypatch.setattr(os, "posix_fallocate", run_out)
     with pytest.raises(OSError, match="No space left"):
-        kept.keep()
+        kept.refill()
     assert kept.path.stat().st_size == SIZE // 2

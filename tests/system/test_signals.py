@@ -7,10 +7,10 @@ from pathlib import Path
 PROGRAM = """
 import signal
 from conclave.system import signals
-signals.usable()
+signals.reset_inherited()
 print(*(each.name for each in signal.Signals if signal.getsignal(each) is signal.SIG_IGN))
 print(*(each.name for each in signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-print(*(each.name for each in signals.that_end()))
+print(*(each.name for each in signals.stop_signals()))
 """
 
 

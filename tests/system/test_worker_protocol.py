@@ -10,10 +10,10 @@ from conclave.system.worker_protocol import (
     WorkerMessage,
     WorkerOrder,
     WorkerState,
-    from_line,
-    order_line,
-    order_of,
-    to_line,
+    decode_message,
+    decode_order,
+    encode_message,
+    encode_order,
 )
 
 
@@ -31,19 +31,19 @@ from conclave.system.worker_protocol import (
     ],
 )
 def test_a_message_is_a_line(line: str, message: WorkerMessage) -> None:
-    assert to_line(message) == f"{line}\n"
-    assert from_line(f"{line}\n".encode()) == message
+    assert encode_message(message) == f"{line}\n"
+    assert decode_message(f"{line}\n".encode()) == message
 
 
 @pytest.mark.parametrize(
     "line", ["", "Killed", "7", "[]", "{}", '{"ready": false}', '{"gone": true}', '{"run": {}}', '{"fault": 1}']
 )
 def test_any_other_line_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"no message|not a valid State|Expecting value"):
-        from_line(f"{line}\n".encode())
+    with pytest.raises(ValueError, match=r"not a message|not a valid WorkerState|Expecting value"):
+        decode_message(f"{line}\n".encode())
 
 
 @pytest.mark.parametrize("order", list(WorkerOrder))
 def test_an_order_is_a_line_that_no_settings_are(order: WorkerOrder) -> None:
-    assert order_of(order_line(order)) is order
-    assert order_of(Config().to_json()) is None
+    assert decode_order(encode_order(order)) is order
+    assert decode_order(Config().to_json()) is None

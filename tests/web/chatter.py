@@ -1,4 +1,4 @@
-"""Engines of the browser chat in Node, at a real server."""
+"""Engines of the browser chat in Node, with a real server."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.web.node import NODE
 
 
 class FaultError(Exception):
-    """What a command was refused with: ``fault`` is that of the page."""
+    """A command failed. ``fault``: as the page receives it."""
 
     def __init__(self, fault: dict[str, Any], stack: str) -> None:
         super().__init__(f"{fault['kind']}: {fault['text']}\n{stack}")
@@ -21,7 +21,7 @@ class FaultError(Exception):
 
 
 class Chatters:
-    """A process with engines."""
+    """A Node process with engines."""
 
     def __init__(self, program: Path, url: str, folder: Path) -> None:
         self._command = NODE or "node", program, url, folder
@@ -84,15 +84,11 @@ class Chatter:
         found: dict[str, Any] = await self._process.ask("view", self.name)
         return found
 
-    async def calls(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = await self._process.ask("calls", self.name)
-        return found
-
     async def restart(self) -> None:
         await self._process.ask("restart", self.name)
 
     async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = PATIENCE / 3) -> Any:
-        """Wait until the view is so, and return what the condition is."""
+        """Wait until the condition holds for the view, and return its result."""
         view: dict[str, Any] | None = None
         try:
             async with asyncio.timeout(patience):
@@ -103,25 +99,25 @@ class Chatter:
             raise AssertionError(f"{self.name}: {json.dumps(view, indent=1)}") from None
 
     async def group(self, group_id: str) -> dict[str, Any]:
-        """Wait until a group is there and encrypted, and return it."""
+        """Wait until a group is listed and encrypted, and return it."""
         found: dict[str, Any] = await self.until(lambda view: group_in(view, group_id))
         return found
 
     async def is_with(self, others: int) -> None:
-        """Wait until so many others have keys in the only group."""
+        """Wait until this many other members have keys in the only group."""
         await self.until(
             lambda view: sum(each["key"] is not None for each in view["groups"][0]["members"]) == others + 1
         )
 
     async def invited(self) -> str:
-        """Wait for an invite, accept it, and return the group."""
+        """Wait for an invite, accept it, and return the id of the group."""
         [invite] = await self.until(lambda view: view["invites"])
         await self("accept", invite["inviteId"])
         await self.group(invite["groupId"])
         return str(invite["groupId"])
 
-    async def hears(self, text: str) -> dict[str, Any]:
-        """Wait for a text in the open conversation."""
+    async def receives(self, text: str) -> dict[str, Any]:
+        """Wait for a message in the open conversation, and return it."""
         found: dict[str, Any] = await self.until(
             lambda view: next((each for each in messages(view) if each["text"] == text), None)
         )
@@ -133,7 +129,7 @@ class Chatter:
 
 def group_in(view: dict[str, Any], group_id: str) -> dict[str, Any] | None:
     found = next((each for each in view["groups"] if each["groupId"] == group_id), None)
-    return found if found and found["encryption"]["standing"] == "encrypted" else None
+    return found if found and found["encryption"]["status"] == "encrypted" else None
 
 
 def messages(view: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with engines of the browser chat, Python clients, or people at browsers at it."""
+"""Fixtures: a server in its own process with engines of the browser chat, Python clients, or browsers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -15,7 +15,7 @@ from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
 from tests.web.chatter import Chatter, Chatters
 from tests.web.node import bundled
-from tests.web.people import Pair, at_a_browser, server_on
+from tests.web.people import Pair, server_on, user_with_browser
 
 NewDevice = Callable[..., Awaitable[Device]]
 
@@ -42,7 +42,7 @@ async def chatters(programs: Path, server: ServerProcess, tmp_path: Path) -> Asy
 
 @pytest.fixture
 async def device(server: ServerProcess, tmp_path: Path) -> AsyncIterator[NewDevice]:
-    """Make a device of a new user's with the Python client, connected."""
+    """Create connected devices of new users with the Python client."""
     async with AsyncExitStack() as stack:
 
         async def make(name: str, *, register: bool = True) -> Device:
@@ -57,7 +57,7 @@ async def device(server: ServerProcess, tmp_path: Path) -> AsyncIterator[NewDevi
 
 
 class Club(NamedTuple):
-    """A group of an engine of Alice's, which has it open, and a device of Bob's; each knows that the other is in."""
+    """A group of Alice's engine, in which it is open, and Bob's device. Each knows the other's key."""
 
     alice: Chatter
     bob: Device
@@ -95,6 +95,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         people = []
         server = stack.enter_context(server_on(tmp_path, port))
         for name in ("alice", "bob"):
-            people.append(await stack.enter_async_context(at_a_browser(tmp_path, f"{server.url}/", name)))
+            people.append(await stack.enter_async_context(user_with_browser(tmp_path, f"{server.url}/", name)))
             await people[-1].create_account()
         yield Pair(people[0], people[1], tmp_path, port, server)

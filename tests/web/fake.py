@@ -1,4 +1,4 @@
-"""The page of the chat with an engine that is a test's own: any view can be shown, and no server is needed."""
+"""The browser chat's page with a fake engine, which shows any view without a server."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ def group(group_id: str, title: str, **more: Any) -> dict[str, Any]:
         "waiting": 0,
         "members": [member(SELF, "alice"), member(BOB, "bob"), member(CAROL, "carol", alias="Carol C.")],
         "lifetime": {"effective": 3600, "group": 3600, "server": -1, "isHeld": False},
-        "encryption": {"standing": "encrypted", "changed": [], "strangers": [], "verified": 1},
+        "encryption": {"status": "encrypted", "changed": [], "strangers": [], "verified": 1},
         **more,
     }
 
@@ -72,7 +72,7 @@ def message(number: int, text: str | None, **more: Any) -> dict[str, Any]:
         "selfDestructSeconds": 0,
         "isUnread": False,
         "isMention": False,
-        "left": 0,
+        "omitted": 0,
         **more,
     }
 
@@ -100,7 +100,7 @@ def scenario(
     answers: dict[str, Any] | None = None,
     **view: Any,
 ) -> dict[str, Any]:
-    """Return what the engine of a test shows. ``answers``: by the names of commands; one with ``fault`` fails."""
+    """Return the input of the fake engine. ``answers``: by command; one with ``fault`` fails."""
     return {
         "view": {
             "phase": "in",
@@ -122,7 +122,7 @@ def scenario(
 
 @contextlib.asynccontextmanager
 async def serving(shown: dict[str, Any]) -> AsyncIterator[str]:
-    """Serve the page as the server does, with the engine of ``shown``, while the block lasts. Yields its address."""
+    """Serve the page as the server does, with the fake engine in place of the Worker. Yields the URL."""
 
     async def answer(request: web.Request) -> web.Response:
         name = request.path.lstrip("/") or files.PAGE
@@ -149,10 +149,10 @@ _WAITS = "document.querySelector('.entry [role=status]')?.textContent"
 
 
 async def opened(tab: Tab, url: str, group_id: str | None = None) -> None:
-    """Open the page, and in it a group."""
+    """Open the page, and a group if one is given."""
     await tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
     await tab.open(url)
-    await true(tab, f"!!document.querySelector('.chat, .entry form') || ({_WAITS})?.includes('moment') === false")
+    await true(tab, f"!!document.querySelector('.chat, .entry form') || ({_WAITS})?.startsWith('Loading') === false")
     if group_id:
         await tab.run("""
             globalThis.channel ??= new BroadcastChannel("fake");
@@ -167,20 +167,20 @@ async def opened(tab: Tab, url: str, group_id: str | None = None) -> None:
 
 
 async def seen(tab: Tab, selector: str, text: str = "") -> None:
-    """Wait until something is on the page."""
+    """Wait until an element with this text is on the page."""
     script = f"[...document.querySelectorAll({selector!r})].some((each) => each.textContent.includes({text!r}))"
     await true(tab, script)
 
 
 async def true(tab: Tab, script: str) -> None:
-    """Wait until a script says yes."""
+    """Wait until a script returns a true value."""
     async with asyncio.timeout(PATIENCE / 3):
         while not await tab.run(script):
             await asyncio.sleep(0.05)
 
 
 async def asked(tab: Tab, command: str) -> list[Any]:
-    """Return the arguments of each time that the page has given a command."""
+    """Return the arguments of all calls of a command."""
     return [args for name, args in await tab.run("asked()") if name == command]
 
 
@@ -199,5 +199,5 @@ async def press(tab: Tab, key: str, modifiers: int = 0) -> None:
 
 
 async def write(tab: Tab, text: str) -> None:
-    """Type where the focus is."""
+    """Type into the focused field."""
     await tab.do("Input.insertText", text=text)

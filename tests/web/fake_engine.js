@@ -1,9 +1,8 @@
-// An engine without a server: it shows the view that a test has written, and notes what the page asks of it.
-// The test speaks to it over a channel: {view} is pushed, {call} calls, {log} is answered by what was asked so far.
+// A fake engine without a server: it shows the view of a test, and logs the commands of the page. The test controls it
+// over a channel: {view} pushes a view, {alert} requests a notification, {log} returns the commands so far.
 
 const { messages, answers } = SCENARIO;
 let view = SCENARIO.view;
-let sent = 0;
 const log = [];
 const channel = new BroadcastChannel("fake");
 
@@ -15,7 +14,7 @@ function push(change) {
   postMessage({ type: "view", view });
 }
 
-/** Shows the messages of a group from one index up to another. */
+/** Shows the messages of a group between two indexes. */
 function show(groupId, from, to, more = {}) {
   const all = messages[groupId] ?? [];
   from = Math.max(0, from);
@@ -51,16 +50,16 @@ const commands = {
     if (at >= 0) show(groupId, at - STEP, at + STEP, { around });
     else show(groupId, length - 2 * STEP, length, { around: null });
   },
-  more(towards) {
+  loadMore(towards) {
     const [groupId, from, to] = bounds();
     if (towards === "earlier") show(groupId, from - STEP, Math.min(to, from - STEP + WINDOW));
     else show(groupId, Math.max(from, to + STEP - WINDOW), to + STEP);
   },
-  toEnd() {
+  showNewest() {
     const [groupId] = bounds();
     show(groupId, messages[groupId].length - 2 * STEP, messages[groupId].length);
   },
-  seen(groupId, numbers) {
+  markSeen(groupId, numbers) {
     for (const each of messages[groupId])
       if (numbers.includes(each.number) && each.isUnread) {
         each.isUnread = false;
@@ -85,7 +84,6 @@ const commands = {
       selfDestructSeconds: options.selfDestructSeconds ?? 0,
       createdAt: Math.floor(Date.now() / 1000),
     });
-    sent += 1;
     show(groupId, all.length - 2 * STEP, all.length);
   },
   takeBack(groupId, number) {
@@ -110,13 +108,13 @@ onmessage = ({ data: { id, command, args } }) => {
   const answer = answers[command];
   if (answer?.fault) return postMessage({ type: "fault", id, fault: answer.fault });
   const value = commands[command]?.(...args);
-  postMessage({ type: "answer", id, value: command in answers ? answer : value });
+  postMessage({ type: "result", id, value: command in answers ? answer : value });
 };
 
 channel.onmessage = ({ data }) => {
   if (data.log) channel.postMessage({ asked: log });
   if (data.view) push(data.view);
-  if (data.call) postMessage({ type: "call", call: data.call });
+  if (data.alert) postMessage({ type: "alert", alert: data.alert });
   if (data.add) {
     messages[data.add.groupId].push(data.add.message);
     const [groupId, from] = bounds();

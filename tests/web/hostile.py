@@ -1,4 +1,4 @@
-"""A hundred names and texts by which somebody might try to become more than a text on a page."""
+"""A hundred names and texts that attempt injection or spoofing."""
 
 _RUN = "globalThis.owned=1"
 
@@ -114,4 +114,4 @@ _SIGNS = [
 TEXTS = [*_MARKUP, *_LINKS, *_CODE, *_SIGNS]
 
 NAMES = [each.replace("\n", " ")[:64].strip() or "x" for each in TEXTS]
-"""A server allows letters, digits and _ only. A hostile one may say anything."""
+"""Names as a hostile server might send them: an honest one allows letters, digits and _ only."""

@@ -1,4 +1,4 @@
-"""Programs of web/test, bundled for Node as the page is."""
+"""Bundles the programs of web/test for Node."""
 
 import shutil
 import subprocess
@@ -8,18 +8,18 @@ import pytest
 
 WEB = Path(__file__).parents[2] / "web"
 NODE = shutil.which("node")
-LEAST = 20
+MIN_VERSION = 20
 
 
 def _can_run() -> bool:
-    """Tell whether there is a Node that is new enough, and what ``make web`` installs."""
+    """Return whether there is a recent Node, and ``make web`` has installed the packages."""
     if NODE is None or not (WEB / "node_modules").is_dir():
         return False
     version = subprocess.run([NODE, "--version"], check=True, capture_output=True, text=True).stdout
-    return int(version.removeprefix("v").split(".")[0]) >= LEAST
+    return int(version.removeprefix("v").split(".")[0]) >= MIN_VERSION
 
 
-needs_node = pytest.mark.skipif(not _can_run(), reason=f"needs Node {LEAST}, and what `make web` installs")
+needs_node = pytest.mark.skipif(not _can_run(), reason=f"needs Node {MIN_VERSION}, and what `make web` installs")
 
 
 def bundled(folder: Path) -> Path:

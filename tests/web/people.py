@@ -1,4 +1,4 @@
-"""People at real browsers, at a server with a port that it keeps: they do what people do, and see what is there."""
+"""Users of the browser chat: each drives a real browser at a real server through the page's own controls."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,8 +15,8 @@ SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 
 TEXTS = ".timeline .text"
 
-BURN_SECONDS = 10
-"""After so long a message destroys itself: the shortest time that the page offers."""
+TIMER_SECONDS = 10
+"""The shortest self-destruct timer that the page offers."""
 
 _GONE_AT = """
   new Promise((done) => {
@@ -36,23 +36,23 @@ _EVER_SHOWN = """
 """
 
 
-class Person:
-    """Somebody at a browser, who does what people do. ``steps``: what they have done."""
+class BrowserUser:
+    """A user with a browser. ``steps``: the actions so far."""
 
     def __init__(self, tab: Tab, url: str, name: str) -> None:
         self.tab, self.url, self.name = tab, url, name
         self.steps: list[str] = []
 
-    # What they do
+    # Actions
 
     async def open(self) -> None:
-        """Open the page, or load it again."""
+        """Open or reload the page."""
         self.steps.append("open the page")
         await self.tab.open(self.url)
         await self.tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
 
     async def leave(self) -> None:
-        """Close the page at once, whatever it does."""
+        """Close the page at once."""
         await self.tab.open("about:blank")
 
     async def create_account(self) -> None:
@@ -64,11 +64,11 @@ class Person:
         await self.fill("again", PASSWORD)
         await self.enter()
         await fake.seen(self.tab, ".sidebar h1", "Conclave")
-        # Once it is online its key packages are uploaded: before that nobody can invite this person.
+        # Once it is online, its key packages are uploaded, so that others can invite this user.
         await fake.true(self.tab, "document.querySelector('.connection')?.textContent === ''")
 
     async def log_in(self, *, replaces: bool = False) -> None:
-        """Log in. ``replaces``: the account has its keys elsewhere, and this device takes that one's place."""
+        """Log in. ``replaces``: the account is in use on another device, which this one replaces."""
         await fake.seen(self.tab, "button", "Log in")
         await self.fill("username", self.name)
         await self.fill("password", PASSWORD)
@@ -90,7 +90,7 @@ class Person:
         await fake.press(self.tab, "Enter")
 
     async def press(self, button: str) -> None:
-        """Press the last button with such a name or text, once it is there."""
+        """Press the last button with this label or text, once it exists."""
         self.steps.append(f"press {button}")
         named = f"(each) => ((each.ariaLabel ?? '') + each.textContent).includes({button!r})"
         found = f"[...document.querySelectorAll('button')].filter({named})"
@@ -98,59 +98,57 @@ class Person:
         await self.tab.run(f"{found}.at(-1).click()")
 
     async def choose(self, selector: str, value: int) -> None:
-        """Choose from the last list that a selector finds."""
+        """Choose a value in the last list that matches a selector."""
         await self.tab.run(
             f"(each => {{ each.value = {value}; each.dispatchEvent(new Event('change', {{ bubbles: true }})) }})"
             f"([...document.querySelectorAll({selector!r})].at(-1))"
         )
 
-    async def put_away(self) -> None:
-        """Close all dialogs."""
+    async def close_dialogs(self) -> None:
         while await self.tab.run("!!document.querySelector('dialog')"):
             await fake.press(self.tab, "Escape")
 
     async def write(self, text: str) -> None:
-        """Write into the open conversation, and send it."""
+        """Send a message to the open conversation."""
         await fake.seen(self.tab, ".composer")
         await self.tab.run("document.querySelector('textarea').focus()")
         await fake.write(self.tab, text)
         self.steps.append("write")
         await self.enter()
 
-    async def burn(self, text: str) -> None:
-        """Send a message that destroys itself."""
-        await self.choose(".burn select", BURN_SECONDS)
+    async def write_self_destructing(self, text: str) -> None:
+        await self.choose(".timer select", TIMER_SECONDS)
         await self.write(text)
-        await self.choose(".burn select", 0)
+        await self.choose(".timer select", 0)
 
     async def create(self, title: str) -> None:
-        """Create a group, which is then open."""
+        """Create a group, and wait until it is open."""
         await self.press("New conversation")
         await self.fill("title", title)
         await self.enter()
         await self.sees(title, ".heading")
 
     async def invite(self, name: str) -> None:
-        """Invite somebody to the open group."""
+        """Invite a user to the open group."""
         await self.open_details()
         await self.fill("invitee", name)
         await self.enter()
-        await self.sees(f"{name} is invited", ".toast")
-        await self.put_away()
+        await self.sees(f"Invited {name}", ".toast")
+        await self.close_dialogs()
 
     async def open_details(self) -> None:
-        """Open the dialog about the open group."""
+        """Open the dialog of the open group."""
         await self.press("About this conversation")
         await self.sees("Members", "dialog")
 
-    async def request_fetch(self, member: str) -> None:
-        """Open what is said about a member of the open group."""
+    async def open_member(self, member: str) -> None:
+        """Open the dialog of a member of the open group."""
         await self.open_details()
         await self.press(member)
         await self.sees("Key", "dialog")
 
     async def go_to(self, title: str) -> None:
-        """Open a conversation, once it is in the list."""
+        """Open a conversation, once it is listed."""
         await fake.seen(self.tab, ".groups button", title)
         await self.tab.run(
             "[...document.querySelectorAll('.groups button')]"
@@ -164,17 +162,17 @@ class Person:
             f"[...document.querySelectorAll('li.message')].find((each) => each.textContent.includes({text!r}))"
             ".querySelector('[aria-label^=More]').click()"
         )
-        await self.press("Take back for everybody")
-        await self.sees("It goes for everybody", "dialog")
+        await self.press("Take back for everyone")
+        await self.sees("is deleted for everyone", "dialog")
         await self.press("Take back")
 
     async def hurry(self) -> None:
-        """Have the page connect now, unless it has done so by itself."""
+        """Have the page reconnect now, unless it is connected."""
         await self.tab.run(
             "(() => [...document.querySelectorAll('button')].find((each) => each.textContent === 'Try now')?.click())()"
         )
 
-    # What they see
+    # Expectations
 
     async def sees(self, text: str, selector: str = TEXTS) -> None:
         await fake.seen(self.tab, selector, text)
@@ -183,7 +181,7 @@ class Person:
         await fake.true(self.tab, f"!document.body.textContent.includes({text!r})")
 
     async def is_with(self, others: int) -> None:
-        """Wait until so many others are in the open group, and nothing is to be decided: all have the keys."""
+        """Wait until the open group has this many other members, all with keys, and shows no warning."""
         await fake.seen(self.tab, ".heading", f"encrypted, 0 of {others} verified")
         await fake.true(self.tab, "!document.querySelector('.decision')")
 
@@ -194,12 +192,12 @@ class Person:
         return found
 
     async def gone_at(self, text: str) -> float:
-        """Wait until a text is gone from the page, and return the moment, in Unix seconds."""
+        """Wait until a text has disappeared from the page, and return when, in Unix seconds."""
         found: float = await self.tab.run(_GONE_AT.replace("TEXT", repr(text)))
         return found
 
     async def watch_for(self, texts: list[str]) -> None:
-        """Watch from the beginning of the next page on whether it ever shows one of some texts."""
+        """Record which of these texts the next page ever shows, from its start."""
         script = _EVER_SHOWN.replace("TEXTS", repr(texts))
         await self.tab.do("Page.addScriptToEvaluateOnNewDocument", source=script)
 
@@ -207,49 +205,48 @@ class Person:
         found: list[str] = await self.tab.run("everShown")
         return found
 
-    # What happens to them
+    # Faults
 
-    async def lose_everything(self) -> None:
-        """Lose all that the browser keeps for the page, as one does who clears its site data."""
+    async def clear_site_data(self) -> None:
         await self.leave()
         origin = self.url.removesuffix("/")
         await self.tab.do("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
 
 
 @asynccontextmanager
-async def at_a_browser(folder: Path, url: str, name: str) -> AsyncIterator[Person]:
-    """Have somebody at a browser while the block lasts. ``folder``: has one of their name with the profile."""
+async def user_with_browser(folder: Path, url: str, name: str) -> AsyncIterator[BrowserUser]:
+    """Start a user's browser. Its profile is in a folder with the user's name in ``folder``."""
     (folder / name).mkdir(exist_ok=True)
     async with browsing(folder / name) as tab:
-        person = Person(tab, url, name)
+        person = BrowserUser(tab, url, name)
         yield person
-        assert [each for each in tab.asked if not each.startswith((url, "about:"))] == [], "it asks nobody else"
-        assert [told for told in tab.complaints if "Content Security" in told or "Trusted" in told] == []
+        assert [each for each in tab.asked if not each.startswith((url, "about:"))] == [], "no other servers"
+        assert [each for each in tab.complaints if "Content Security" in each or "Trusted" in each] == []
 
 
 class Pair(NamedTuple):
     """Alice and Bob, each with a browser and an account, and the port of their server."""
 
-    alice: Person
-    bob: Person
+    alice: BrowserUser
+    bob: BrowserUser
     folder: Path
     port: int
     server: ServerProcess
 
 
 def server_on(folder: Path, port: int) -> ServerProcess:
-    """Return a server that has its port for good. ``folder``: has one with its data, perhaps of a server before it."""
+    """Return a server with a fixed port. ``folder``: its data are in a folder in it, also from an earlier server."""
     (folder / "server").mkdir(exist_ok=True)
     settings = f"listen_port = {port}\n{SETTINGS}[admin]\nlisten_port = 0\n"
     return ServerProcess(folder / "server", file=(folder / "server" / "conclave.toml", settings))
 
 
-async def talking(alice: Person, bob: Person) -> None:
-    """Have Alice write to Bob, and Bob answer."""
+async def talking(alice: BrowserUser, bob: BrowserUser) -> None:
+    """Have Alice write to Bob, and Bob reply."""
     await alice.press("New conversation")
     await alice.fill("person", "bob")
     await alice.enter()
-    await alice.sees("bob is invited", ".empty")
+    await alice.sees("Waiting for bob", ".empty")
     await bob.press("Accept the invite")
     await alice.sees("encrypted, 0 of 1 verified", ".heading")
     await alice.write("hello bob")
@@ -259,7 +256,7 @@ async def talking(alice: Person, bob: Person) -> None:
 
 
 async def set_expiry(url: str, name: str, group: str, seconds: int) -> None:
-    """Set how long messages of a group live: shorter than the page offers."""
+    """Set a lifetime for the messages of a group, which may be shorter than the page offers."""
     async with Client(url) as client:
         await client.login(name, PASSWORD)
         [found] = [each.group_id for each in await client.groups() if each.group_name == group]
@@ -267,11 +264,11 @@ async def set_expiry(url: str, name: str, group: str, seconds: int) -> None:
 
 
 def found_in(folder: Path, texts: Iterable[str]) -> list[str]:
-    """Return which files of a folder have one of some texts, in UTF-8 or UTF-16."""
+    """Return the files in a folder that contain one of the texts, in UTF-8 or UTF-16."""
     wanted = [text.encode(encoding) for text in texts for encoding in ("utf-8", "utf-16-le", "utf-16-be")]
     found = []
     for path in folder.rglob("*"):
         if path.is_file():
-            held = path.read_bytes()
-            found += [f"{path.relative_to(folder)}: {each!r}" for each in wanted if each in held]
+            content = path.read_bytes()
+            found += [f"{path.relative_to(folder)}: {each!r}" for each in wanted if each in content]
     return found

@@ -1,4 +1,4 @@
-"""Every screen of the page, and how to come there."""
+"""Every screen of the page, and how to reach it."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ FOR_EVER = {"effective": -1, "group": -1, "server": -1, "isHeld": False}
 
 
 def conversation(now: int) -> list[dict[str, Any]]:
-    """Messages of every kind, in a group in which they live for an hour."""
+    """Return messages of every kind, in a group with a lifetime of an hour."""
     hour = 3600
     said = [
         fake.message(1, "Has everybody read the chapter about herons?", createdAt=now - 3000),
@@ -36,11 +36,11 @@ def conversation(now: int) -> list[dict[str, Any]]:
 
 
 def everything(**view: Any) -> dict[str, Any]:
-    """Return a scenario that has something to show on every screen."""
+    """Return a scenario with content for every screen."""
     now = int(time.time())
     changed = {"fingerprint": "f" * 64, "trust": "changed", "former": fake.FINGERPRINT, "wasVerified": True}
     warned = {
-        "standing": "encrypted",
+        "status": "encrypted",
         "changed": [BOB],
         "verified": 0,
         "strangers": [{"userId": str(UUID(int=4)), "username": "dave"}],
@@ -58,9 +58,13 @@ def everything(**view: Any) -> dict[str, Any]:
         fake.group(EMPTY, "Garden, 2026", members=[fake.member(SELF, "alice")], unread=14),
     ]
     notices = [
-        {"at": now - 1500, "kind": "info", "text": "messages are gone after 1 hour from now on: bob has set that"},
-        {"at": now - 1000, "kind": "warning", "text": "dave can read, and is no member"},
-        {"at": now - 950, "kind": "danger", "text": "the server had named somebody else as who let you in"},
+        {"at": now - 1500, "kind": "info", "text": "bob changed the lifetime: messages are deleted after 1 hour."},
+        {"at": now - 1000, "kind": "warning", "text": "dave: This user is not a member but can read messages."},
+        {
+            "at": now - 950,
+            "kind": "danger",
+            "text": "bob: This member's keys let you in, but the server named another inviter.",
+        },
     ]
     sending = [
         {"sendId": str(UUID(int=31)), "text": "on my way", "selfDestructSeconds": 0, "state": "held", "why": ""},
@@ -69,8 +73,8 @@ def everything(**view: Any) -> dict[str, Any]:
     invite = {"inviteId": str(UUID(int=21)), "groupId": str(UUID(int=22)), "name": "poetry", "title": "Poetry evenings"}
     public = {"groupId": str(UUID(int=7)), "name": "chess", "title": "Chess", "memberCount": 12}
     answers = {
-        "code": {"digits": ["12345", "67890", "11111", "22222", "33333", "44444"], "words": WORDS},
-        "tryExpiry": {"messagesExpiring": 3, "oldestExpiring": now - 3000, "effective": 3600},
+        "comparisonCode": {"digits": ["12345", "67890", "11111", "22222", "33333", "44444"], "words": WORDS},
+        "previewExpiry": {"messagesExpiring": 3, "oldestExpiring": now - 3000, "effective": 3600},
         "findPublic": [public],
         "administration": {
             "invites": [{"userId": str(UUID(int=5)), "username": "erin", "createdAt": now}],
@@ -92,28 +96,28 @@ def everything(**view: Any) -> dict[str, Any]:
 _TOP = "[...document.querySelectorAll('dialog')].at(-1)"
 
 _ABOUT = ("About this conversation", "Members")
-_MORE = ("More for the message", "Take back")
+_MORE = ("More actions", "Take back")
 _ACCOUNT = ("Account", "Notifications")
 
 _DIALOGS = (
     (("Search in this", "Words"),),
     (("New conversation", "Chess"),),
     (_ABOUT,),
-    (_ABOUT, ("Change", "would be gone at once")),
-    (_ABOUT, ("bob", "You have not compared it")),
-    (_ABOUT, ("bob", "You have not compared it"), ("Compare keys", "12345")),
-    (_ABOUT, ("Leave", "erased on this device")),
+    (_ABOUT, ("Change", "would be deleted at once")),
+    (_ABOUT, ("bob", "You have not verified this key")),
+    (_ABOUT, ("bob", "You have not verified this key"), ("Compare keys", "12345")),
+    (_ABOUT, ("Leave", "erased from this device")),
     (_MORE,),
-    (_MORE, ("Take back", "It goes for everybody")),
+    (_MORE, ("Take back", "is deleted for everyone")),
     (_ACCOUNT,),
-    (_ACCOUNT, ("Log out", "are erased")),
-    (_ACCOUNT, ("Delete the account", "Your password")),
+    (_ACCOUNT, ("Log out", "This erases")),
+    (_ACCOUNT, ("Delete account", "Your password")),
 )
-"""Dialogs, each over those before it: the button that opens it, and what is then there."""
+"""Stacks of dialogs: for each the button that opens it, and a text in it."""
 
 
 async def screens(tab: Tab) -> AsyncIterator[str]:
-    """Show one screen after the other, and yield its name while it is there."""
+    """Show one screen after the other, and yield the name of each."""
     async with fake.serving(everything(phase="out")) as url:
         await fake.opened(tab, url)
         yield "login"
@@ -131,7 +135,7 @@ async def screens(tab: Tab) -> AsyncIterator[str]:
             await fake.opened(tab, url)
             yield name
     async with fake.serving(everything()) as url:
-        for group_id, name in ((EMPTY, "empty"), (DIRECT, "warned"), (BOOKS, "talk")):
+        for group_id, name in ((EMPTY, "empty"), (DIRECT, "warned"), (BOOKS, "conversation")):
             await fake.opened(tab, url, group_id)
             yield name
         async for name in _dialogs(tab):
@@ -139,7 +143,7 @@ async def screens(tab: Tab) -> AsyncIterator[str]:
 
 
 async def _dialogs(tab: Tab) -> AsyncIterator[str]:
-    """Show all dialogs over the open conversation."""
+    """Show all dialogs above the open conversation."""
     for path in _DIALOGS:
         for button, text in path:
             selector = f"[...({_TOP} ?? document).querySelectorAll('button')]"

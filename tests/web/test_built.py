@@ -1,4 +1,4 @@
-"""What is committed of the chat for browsers is what its sources make."""
+"""The committed files of the browser chat match its sources."""
 
 import gzip
 import json
@@ -11,15 +11,15 @@ from conclave.web import files
 from tests.web.node import NODE, WEB, needs_node
 
 MOST_BYTES = 180 * 1024
-"""So much a browser loads at its first visit."""
+"""The limit for a first visit, compressed."""
 
 UNLOADED = {"licences.txt", "icon-512.png", "icon-maskable.png"}
-"""What no page loads."""
+"""Files that a first visit does not load."""
 
 
 @needs_node
 @pytest.mark.system
-def test_the_committed_files_are_what_the_sources_make(tmp_path: Path) -> None:
+def test_the_committed_files_match_the_sources(tmp_path: Path) -> None:
     built = tmp_path / "static"
     subprocess.run([NODE or "node", "build.mjs", built], check=True, cwd=WEB)
     made = {each.name: each.read_bytes() for each in built.iterdir()}
@@ -29,7 +29,7 @@ def test_the_committed_files_are_what_the_sources_make(tmp_path: Path) -> None:
 
 
 @needs_node
-def test_what_is_installed_is_what_the_lock_names() -> None:
+def test_installed_packages_match_the_lock_file() -> None:
     locked = json.loads((WEB / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     installed = json.loads((WEB / "node_modules" / ".package-lock.json").read_text(encoding="utf-8"))["packages"]
     assert {name: each["version"] for name, each in installed.items()}.items() <= {
@@ -39,14 +39,14 @@ def test_what_is_installed_is_what_the_lock_names() -> None:
     assert not any("resolved" in each for each in locked.values()), "no registry's address"
 
 
-def test_a_first_visit_loads_little() -> None:
+def test_the_size_of_a_first_visit_is_limited() -> None:
     sizes = {
         each.name: len(gzip.compress(each.read_bytes())) for each in files.STATIC.iterdir() if each.name not in UNLOADED
     }
     assert sum(sizes.values()) <= MOST_BYTES, sizes
 
 
-def test_the_page_names_only_files_that_are_there() -> None:
+def test_the_page_refers_only_to_existing_files() -> None:
     page = (files.STATIC / files.PAGE).read_text(encoding="utf-8")
     manifest = json.loads((files.STATIC / "manifest.webmanifest").read_text(encoding="utf-8"))
     named = {part.partition('"')[0] for part in page.split('="/')[1:]}

@@ -1,4 +1,4 @@
-"""The parts of the browser's engine that need no server: programs that end with an error if something is wrong."""
+"""Parts of the browser's engine without a server. Each program exits with an error on failure."""
 
 import subprocess
 from pathlib import Path

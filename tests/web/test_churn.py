@@ -1,4 +1,4 @@
-"""Groups that change at random, of the browser's clients, of this package's, and of the live peer if it is there."""
+"""Groups of browser clients, Python clients and the live peer, if there is one, that change at random."""
 
 import os
 import random

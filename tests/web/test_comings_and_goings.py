@@ -1,4 +1,4 @@
-"""Browsers and Python clients that come and go at once, at a real server: all end in one epoch, and read each other."""
+"""Browsers and Python clients that join and leave at the same time end in one epoch, and read each other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,8 +22,8 @@ Step = Callable[[], Awaitable[object]]
 
 
 @asynccontextmanager
-async def taking_keys(group: str, browsers: list[Chatter]) -> AsyncIterator[None]:
-    """Have browsers take changed keys, as the devices of the Python client do."""
+async def accepting_keys(group: str, browsers: list[Chatter]) -> AsyncIterator[None]:
+    """Have browsers accept changed keys, as the devices of the Python client do."""
 
     async def take() -> None:
         while True:
@@ -44,14 +44,14 @@ async def taking_keys(group: str, browsers: list[Chatter]) -> AsyncIterator[None
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Club:
-    """A public group, whose founder stays."""
+class PublicClub:
+    """A public group whose founder stays."""
 
     def __init__(self, group: str, founder: Device, devices: list[Device], browsers: list[Chatter]) -> None:
         self.group, self.founder, self.devices, self.browsers = group, founder, devices, browsers
         self.said = 0
 
-    async def come_and_go(self, who: Device | Chatter) -> None:
+    async def leave_and_join(self, who: Device | Chatter) -> None:
         if isinstance(who, Chatter):
             await who("leave", self.group)
             await who("joinPublic", self.group)
@@ -60,16 +60,16 @@ class Club:
             await who.sync.membership.join(UUID(self.group))
 
     def steps(self) -> list[Step]:
-        """What may be done; several at once."""
+        """Return the possible steps; several may run at once."""
         found: list[Step] = []
         for device in self.devices:
-            found += [lambda it=device: self.come_and_go(it), lambda it=device: it.renew(UUID(self.group))]  # type: ignore[misc]  # a default is no parameter
+            found += [lambda it=device: self.leave_and_join(it), lambda it=device: it.renew(UUID(self.group))]  # type: ignore[misc]  # a default is no parameter
         for browser in self.browsers:
-            found += [lambda it=browser: self.come_and_go(it), lambda it=browser: it("resetKeys")]  # type: ignore[misc]  # as above
+            found += [lambda it=browser: self.leave_and_join(it), lambda it=browser: it("resetKeys")]  # type: ignore[misc]  # as above
         return [*found, lambda: self.founder.renew(UUID(self.group))]
 
     async def talk(self) -> None:
-        """Everybody says something that everybody reads. Who is still coming in misses it: then once more."""
+        """Check that all members read each other, with retries for those that are still joining."""
         for _ in range(TRIES):
             if await self._talk_once():
                 return
@@ -91,12 +91,12 @@ class Club:
         wanted = set(texts)
         with suppress(TimeoutError):
             async with asyncio.timeout(EACH_SECONDS):
-                while not await self._have_heard(wanted):
+                while not await self._have_received(wanted):
                     await asyncio.sleep(0.1)
                 return True
         return False
 
-    async def _have_heard(self, wanted: set[str]) -> bool:
+    async def _have_received(self, wanted: set[str]) -> bool:
         for device in (self.founder, *self.devices):
             device.check()
             if not wanted <= set(device.texts_told()):
@@ -104,8 +104,8 @@ class Club:
         return all([wanted <= set(await each.texts()) for each in self.browsers])
 
 
-async def refusable(step: Step) -> None:
-    """Do a step that the server, or a client, may refuse: two may do the same at once."""
+async def tolerating_refusal(step: Step) -> None:
+    """Do a step that may be refused, since others run at the same time."""
     with suppress(ClientError, FaultError):
         await step()
 
@@ -121,12 +121,12 @@ async def test_all_end_in_one_epoch(chatters: Chatters, device: NewDevice, seed:
         await one.sync.membership.join(UUID(group))
     for each in browsers:
         await each("joinPublic", group)
-    club = Club(group, founder, devices, browsers)
-    async with taking_keys(group, browsers):
+    club = PublicClub(group, founder, devices, browsers)
+    async with accepting_keys(group, browsers):
         await club.talk()
         for _ in range(3):
             chosen = chance.sample(club.steps(), 3)
-            await asyncio.gather(*(refusable(step) for step in chosen))
+            await asyncio.gather(*(tolerating_refusal(step) for step in chosen))
             await asyncio.sleep(chance.random() * 2)
         for one in devices:
             await rejoin(one, group)
@@ -138,7 +138,7 @@ async def test_all_end_in_one_epoch(chatters: Chatters, device: NewDevice, seed:
 
 
 async def rejoin(device: Device, group: str) -> None:
-    """Come in again, where leaving was answered and joining was not."""
+    """Join again if a step left the group and could not join."""
     if UUID(group) not in {each.group_id for each in await device.client.groups()}:
         with suppress(ClientError):
             await device.sync.membership.join(UUID(group))

@@ -1,4 +1,4 @@
-"""The engine of the browser chat at a real server, with the Python client as its partner."""
+"""The engine of the browser chat with a real server and the Python client."""
 
 import asyncio
 from uuid import UUID
@@ -19,21 +19,23 @@ async def test_browser_and_terminal_talk_in_a_group_of_the_browsers(club: Club) 
     await alice("send", group, "hello bob")
     await bob.hears("hello bob")
     await bob.sync.send(UUID(group), "hello @alice")
-    heard = await alice.hears("hello @alice")
-    assert heard["isMention"]
-    assert heard["sender"] == "bob"
+    received = await alice.receives("hello @alice")
+    assert received["isMention"]
+    assert received["sender"] == "bob"
     assert await alice.texts() == ["hello bob", "hello @alice"]
 
 
 async def test_browser_and_terminal_talk_in_a_group_of_the_terminals(bobs_club: Club) -> None:
     alice, bob, group = bobs_club
     await bob.sync.send(UUID(group), "welcome")
-    await alice.hears("welcome")
+    await alice.receives("welcome")
     await alice("send", group, "thanks")
     await bob.hears("thanks")
 
 
-async def test_a_browser_joins_a_public_group_and_both_renew(chatters: Chatters, device: NewDevice) -> None:
+async def test_a_browser_joins_a_public_group_and_reads_after_key_renewals(
+    chatters: Chatters, device: NewDevice
+) -> None:
     bob = await device("bob")
     group = await bob.sync.membership.create("club", public=True)
     alice = await chatters.new("alice")
@@ -44,26 +46,28 @@ async def test_a_browser_joins_a_public_group_and_both_renew(chatters: Chatters,
     await alice("send", str(group), "hello")
     await bob.hears("hello")
     await bob.sync.send(group, "hello too")
-    await alice.hears("hello too")
+    await alice.receives("hello too")
     await bob.renew(group)
     await bob.sync.send(group, "renewed")
-    await alice.hears("renewed")
+    await alice.receives("renewed")
 
 
-async def test_what_was_said_is_there_after_a_restart(bobs_club: Club) -> None:
+async def test_messages_are_there_after_a_restart(bobs_club: Club) -> None:
     alice, bob, group = bobs_club
     await bob.sync.send(UUID(group), "before")
-    await alice.hears("before")
+    await alice.receives("before")
     await alice.restart()
     await alice("open", group)
-    await alice.hears("before")
+    await alice.receives("before")
     await bob.sync.send(UUID(group), "after")
-    await alice.hears("after")
+    await alice.receives("after")
     await alice("send", group, "still here")
     await bob.hears("still here")
 
 
-async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(chatters: Chatters, club: Club) -> None:
+async def test_a_message_whose_response_is_lost_is_sent_once_also_after_a_restart(
+    chatters: Chatters, club: Club
+) -> None:
     alice, bob, group = club
     await chatters.ask("loseAnswers", count=100)
     await alice("send", group, "once")
@@ -71,16 +75,16 @@ async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(cha
     await alice.restart()
     await chatters.ask("loseAnswers", count=0)
     await alice("open", group)
-    await alice.hears("once")
+    await alice.receives("once")
     await alice.until(lambda view: not view["conversation"]["sending"])
     await alice("send", group, "twice")
-    await alice.hears("twice")
+    await alice.receives("twice")
     await bob.hears("twice")
     assert bob.texts_told() == ["once", "twice"]
     assert await alice.texts() == ["once", "twice"]
 
 
-async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ever(
+async def test_a_message_that_expires_while_its_response_is_lost_does_not_stay_queued(
     chatters: Chatters, club: Club
 ) -> None:
     alice, bob, group = club
@@ -96,18 +100,18 @@ async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ev
     assert not await alice.texts()
 
 
-async def test_of_a_long_text_the_view_has_the_beginning(chatters: Chatters) -> None:
+async def test_the_view_has_the_beginning_of_a_long_text(chatters: Chatters) -> None:
     alice = await chatters.new("alice")
     group = await alice("createGroup", "club")
     await alice("open", group)
     await alice("send", group, "a" * 20_000)
     [shown] = await alice.until(lambda view: view["conversation"]["messages"])
-    assert (len(shown["text"]), shown["left"]) == (16_000, 4_000)
-    assert await alice("whole", shown["number"]) == "a" * 20_000
-    assert await alice("whole", shown["number"] + 1) is None
+    assert (len(shown["text"]), shown["omitted"]) == (16_000, 4_000)
+    assert await alice("fullText", shown["number"]) == "a" * 20_000
+    assert await alice("fullText", shown["number"] + 1) is None
 
 
-async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> None:
+async def test_pending_commands_do_not_undo_a_logout(chatters: Chatters) -> None:
     alice = await chatters.new("alice")
     await asyncio.gather(alice("setAlias", "Al"), alice("logout"), return_exceptions=True)
     await alice.until(lambda view: view["phase"] == "out" and view["account"] is None)
@@ -119,7 +123,7 @@ async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> N
     assert (await alice.until(lambda view: view["phase"] != "starting" and view))["phase"] == "out"
 
 
-async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: Chatters, club: Club) -> None:
+async def test_a_message_discarded_while_its_response_is_lost_is_taken_back(chatters: Chatters, club: Club) -> None:
     alice, bob, group = club
     await chatters.ask("loseAnswers", count=100)
     await alice("send", group, "regretted")
@@ -129,12 +133,12 @@ async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: 
     assert not (await alice.view())["conversation"]["sending"]
     await chatters.ask("loseAnswers", count=0)
     await alice("send", group, "meant")
-    await alice.hears("meant")
+    await alice.receives("meant")
     await bob.until(lambda: bob.shown(UUID(group)) == ["meant"])
     await alice.until(lambda view: len(view["conversation"]["messages"]) == 1)
 
 
-async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, club: Club) -> None:
+async def test_messages_written_offline_are_sent_in_order(chatters: Chatters, club: Club) -> None:
     alice, bob, group = club
     await chatters.ask("network", isOffline=True)
     for text in ("one", "two", "three"):
@@ -148,16 +152,16 @@ async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, club: C
 async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Chatters, club: Club) -> None:
     alice, bob, group = club
     await bob.sync.send(UUID(group), "soon gone")
-    await alice.hears("soon gone")
-    trial = await alice("tryExpiry", group, 4)
+    await alice.receives("soon gone")
+    trial = await alice("previewExpiry", group, 4)
     assert trial == {"messagesExpiring": 0, "oldestExpiring": 0, "effective": 4}
     await alice("setExpiry", group, 4)
     await alice.until(lambda view: view["groups"][0]["lifetime"]["effective"] == 4)
     await bob.sync.send(UUID(group), "gone too")
-    await alice.hears("gone too")
+    await alice.receives("gone too")
     await alice.until(lambda view: not view["conversation"]["messages"], 8)
     await bob.sync.send(UUID(group), "gone while away")
-    await alice.hears("gone while away")
+    await alice.receives("gone while away")
     await chatters.ask("network", isOffline=True)
     await asyncio.sleep(5)
     await alice.restart()
@@ -165,47 +169,47 @@ async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Cha
     assert not await alice.texts()
 
 
-async def test_self_destruct_and_taking_back(club: Club) -> None:
+async def test_self_destructing_and_taking_back(club: Club) -> None:
     alice, bob, group = club
     await bob.sync.send(UUID(group), "burns", self_destruct_seconds=2)
-    burning = await alice.hears("burns")
+    burning = await alice.receives("burns")
     assert burning["goneAt"] is None
     await asyncio.sleep(2.5)
     assert "burns" in await alice.texts()
-    await alice("seen", group, [burning["number"]])
+    await alice("markSeen", group, [burning["number"]])
     await alice.until(lambda view: not view["conversation"]["messages"], 5)
     await bob.sync.send(UUID(group), "regretted")
-    regretted = await alice.hears("regretted")
+    regretted = await alice.receives("regretted")
     await bob.sync.take_back(UUID(group), regretted["number"])
     await alice.until(lambda view: not view["conversation"]["messages"], 5)
     await alice("send", group, "mine")
     await bob.hears("mine")
-    mine = await alice.hears("mine")
+    mine = await alice.receives("mine")
     await alice("takeBack", group, mine["number"])
     assert not await alice.texts()
     await bob.until(lambda: not bob.shown(UUID(group)))
 
 
-async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(bobs_club: Club) -> None:
+async def test_a_removed_member_loses_the_group_and_rejoins_by_an_invite(bobs_club: Club) -> None:
     alice, bob, group = bobs_club
     await bob.sync.send(UUID(group), "before")
-    await alice.hears("before")
+    await alice.receives("before")
     await bob.sync.membership.remove(UUID(group), UUID((await alice.view())["account"]["userId"]))
     await alice.until(lambda view: not view["groups"] and view["conversation"] is None)
     await bob.sync.membership.invite(UUID(group), "alice")
     await alice.invited()
     await alice("open", group)
     await bob.sync.send(UUID(group), "again")
-    await alice.hears("again")
+    await alice.receives("again")
     assert await alice.texts() == ["again"]
 
 
-async def test_codes_are_the_terminals_and_a_changed_key_holds_back(club: Club) -> None:
+async def test_comparison_codes_match_the_terminals_and_a_changed_key_holds_messages_back(club: Club) -> None:
     alice, bob, group = club
     view = await alice.view()
     key = next(each["key"] for each in view["groups"][0]["members"] if not each["isSelf"])
     assert key["fingerprint"] == bob.codec.fingerprint
-    code = await alice("code", str(bob.user_id), key["fingerprint"])
+    code = await alice("comparisonCode", str(bob.user_id), key["fingerprint"])
     expected = comparison_code(bob.codec.fingerprint, view["account"]["fingerprint"])
     assert (tuple(code["digits"]), tuple(code["words"])) == (expected.digits, expected.words)
     await alice("verify", str(bob.user_id), key["fingerprint"])
@@ -222,17 +226,17 @@ async def test_codes_are_the_terminals_and_a_changed_key_holds_back(club: Club) 
     await bob.hears("held back")
 
 
-async def test_another_device_is_asked_for_and_puts_the_first_out(chatters: Chatters, club: Club) -> None:
+async def test_a_login_that_replaces_another_device_needs_confirmation(chatters: Chatters, club: Club) -> None:
     _, bob, group = club
     second = await chatters.new("second", register=False)
     assert await second("login", "bob", "correct horse") == "otherDevice"
     assert (await second.view())["phase"] == "out"
     assert await second("login", "bob", "correct horse", True) == "in"
     await second.group(group)
-    await bob.until(lambda: bob.codec.view(UUID(group)).standing == "replaced")
+    await bob.until(lambda: bob.codec.view(UUID(group)).status == "replaced")
 
 
-async def test_a_logout_leaves_nothing(chatters: Chatters) -> None:
+async def test_a_logout_erases_everything(chatters: Chatters) -> None:
     alice = await chatters.new("alice")
     await alice("createGroup", "club")
     await alice("logout")

@@ -1,4 +1,4 @@
-"""A hostile member: whatever it sends ends no engine, affects no other group, and does not keep it in the group."""
+"""A hostile member cannot crash an engine, affect other groups, or prevent its removal."""
 
 import asyncio
 import time
@@ -20,23 +20,23 @@ pytestmark = [needs_node, pytest.mark.system]
 
 
 class Scene:
-    """Alice, who is the admin and has a browser, and Bob, in the club with Mallory, and in another group without."""
+    """Alice (admin, with a browser) and Bob are in the club with Mallory, and in another group without Mallory."""
 
     def __init__(self, alice: Chatter, bob: Device, club: str, other: str, mallory: Mallory) -> None:
         self.alice, self.bob, self.club, self.other, self.mallory = alice, bob, club, other, mallory
         self.said = 0
 
-    async def goes_on(self, group: str) -> None:
-        """Each says something that the other reads."""
+    async def check_group(self, group: str) -> None:
+        """Check that Alice and Bob read each other's messages."""
         await self.alice("open", group)
         self.said += 1
         await self.alice("send", group, f"alice {self.said}")
-        await self.bob_hears(group, f"alice {self.said}")
+        await self.bob_receives(group, f"alice {self.said}")
         await self.bob.sync.send(UUID(group), f"bob {self.said}")
-        await self.alice.hears(f"bob {self.said}")
+        await self.alice.receives(f"bob {self.said}")
 
-    async def bob_hears(self, group: str, text: str) -> None:
-        """Wait for a text; Alice takes keys that have changed meanwhile, as Bob does by himself."""
+    async def bob_receives(self, group: str, text: str) -> None:
+        """Wait until Bob has a message. Alice accepts changed keys, as Bob's device does by itself."""
         async with asyncio.timeout(PATIENCE):
             while text not in self.bob.texts_told():
                 self.bob.check()
@@ -47,16 +47,16 @@ class Scene:
                             await self.alice("acceptKey", member["userId"], member["key"]["fingerprint"])
                 await asyncio.sleep(0.1)
 
-    async def holds(self) -> None:
-        """The engine has not ended, nor does it at the next start; the other group is as it was."""
-        await self.goes_on(self.other)
+    async def check_engine(self) -> None:
+        """Check that the engine works, also after a restart, and that the other group is not affected."""
+        await self.check_group(self.other)
         await self.alice.restart()
-        await self.goes_on(self.other)
+        await self.check_group(self.other)
 
-    async def ends(self) -> None:
-        """Mallory is removed, and those who stay talk."""
+    async def check_removal(self) -> None:
+        """Remove Mallory, and check that the others still read each other."""
         await self.alice("removeMember", self.club, str(self.mallory.client.session.user_id))
-        await self.goes_on(self.club)
+        await self.check_group(self.club)
 
 
 async def scene(chatters: Chatters, device: NewDevice) -> Scene:
@@ -71,7 +71,7 @@ async def scene(chatters: Chatters, device: NewDevice) -> Scene:
             await each.sync.membership.join(UUID(group))
             await each.comes_in(UUID(group))
             await each.sync.send(UUID(group), f"{each.name} is here")
-            await alice.hears(f"{each.name} is here")
+            await alice.receives(f"{each.name} is here")
     club = UUID(groups["club"])
     await alice("send", groups["club"], "all are here")
     for each in (bob, mallory):
@@ -98,16 +98,16 @@ async def test_a_hostile_member_does_no_harm_by(chatters: Chatters, device: NewD
         await there.alice("accept", invite["inviteId"])
         await there.alice.until(lambda view: len(view["groups"]) == 3)
     began = time.monotonic()
-    await there.holds()
+    await there.check_engine()
     assert time.monotonic() - began < PATIENCE / 3
-    await there.goes_on(there.club)
-    await there.ends()
+    await there.check_group(there.club)
+    await there.check_removal()
 
 
 async def test_a_hostile_member_does_no_harm_by_a_series(chatters: Chatters, device: NewDevice) -> None:
     there = await scene(chatters, device)
     for name in series(sample.chance("hostile series for browsers"), sample.amount(60, 6)):
-        with suppress(RefusedError):  # the server takes so many, and then no more
+        with suppress(RefusedError):  # the server limits them
             await attack(there.mallory, name)
-    await there.holds()
-    await there.ends()
+    await there.check_engine()
+    await there.check_removal()

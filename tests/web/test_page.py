@@ -1,4 +1,4 @@
-"""The page of the chat in a real browser, with an engine of the test's: what it shows, to whom, and what it leaves."""
+"""The browser chat's page in a real browser with a fake engine: what it shows, reports and stores."""
 
 import asyncio
 import json
@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[2]
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 DRAWN = ROOT / "docs" / "pictures"
 PICTURES = "CONCLAVE_PICTURES"
-"""The pictures of the docs are drawn only where this is set: that changes the tree."""
+"""Set this variable to renew the pictures of the docs."""
 
 SHOWN = {
     (360, "light"): ("list", "compare-keys"),
-    (360, "dark"): ("talk",),
-    (1280, "light"): ("talk", "change"),
+    (360, "dark"): ("conversation",),
+    (1280, "light"): ("conversation", "change"),
     (1280, "dark"): ("warned",),
 }
 """The pictures that the docs show, by width and scheme."""
@@ -42,12 +42,12 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
     async with browsing(tmp_path) as opened:
         yield opened
         own = [each for each in opened.asked if not each.startswith(("http://127.0.0.1:", "data:"))]
-        assert own == [], "it asks nobody else"
+        assert own == [], "no other servers"
         assert [each for each in opened.complaints if "Content Security" in each or "Trusted" in each] == []
 
 
 def complaints(tab: Tab) -> list[str]:
-    """Return what the browser complains of, without its hints, and without what it asks a stopped server for."""
+    """Return the browser's warnings and errors, without hints and requests to a stopped server."""
     usual = (
         "[DOM]",
         "Error while trying to use the following icon",
@@ -57,7 +57,7 @@ def complaints(tab: Tab) -> list[str]:
     return [each for each in tab.complaints if not each.startswith(usual)]
 
 
-async def test_what_is_here_can_be_erased_after_the_session_has_ended(tab: Tab) -> None:
+async def test_local_data_can_be_erased_after_the_session_has_ended(tab: Tab) -> None:
     async with fake.serving(everything(phase="out")) as url:
         await fake.opened(tab, url)
         await tab.run("[...document.querySelectorAll('button.link')].at(-1).click()")
@@ -69,7 +69,7 @@ async def test_what_is_here_can_be_erased_after_the_session_has_ended(tab: Tab) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 800)])
-async def test_axe_finds_nothing_on_any_screen_and_nothing_sticks_out(
+async def test_axe_finds_no_violation_on_any_screen_and_nothing_overflows(
     tab: Tab, width: int, height: int, scheme: str
 ) -> None:
     if not AXE.exists():
@@ -80,8 +80,8 @@ async def test_axe_finds_nothing_on_any_screen_and_nothing_sticks_out(
     async for name in screens(tab):
         names.append(name)
         await tab.run(AXE.read_text(encoding="utf-8") + "; 0")
-        told = await tab.run(f"axe.run({{ runOnly: {RULES} }}).then((told) => told.violations)")
-        found |= {f"{name}: {each['id']}": [one["html"][:200] for one in each["nodes"]] for each in told}
+        violations = await tab.run(f"axe.run({{ runOnly: {RULES} }}).then((results) => results.violations)")
+        found |= {f"{name}: {each['id']}": [one["html"][:200] for one in each["nodes"]] for each in violations}
         assert await tab.run("document.documentElement.scrollWidth") <= width, name
         if os.environ.get(PICTURES) and name in SHOWN[width, scheme]:
             await asyncio.sleep(0.3)
@@ -91,7 +91,7 @@ async def test_axe_finds_nothing_on_any_screen_and_nothing_sticks_out(
         "login",
         "register",
         "list",
-        "talk",
+        "conversation",
         "warned",
         "change",
         "compare-keys",
@@ -115,11 +115,11 @@ async def test_a_message_vanishes_at_its_second_and_counts_down_before(tab: Tab)
             await asyncio.sleep(0.02)
         assert gone_at - 0.1 <= time.time() < gone_at + 0.5
         assert "stays" in text
-        assert any("goes in 2 s" in each.replace("\n", " ") for each in seconds)
+        assert any("disappears in 2 s" in each.replace("\n", " ") for each in seconds)
         assert await tab.run("document.body.textContent.includes('goes')") is False, "nor for a screen reader"
 
 
-async def test_what_is_read_out_and_the_menu_of_a_message_go_with_it(tab: Tab) -> None:
+async def test_the_announcement_and_the_menu_of_a_message_disappear_with_it(tab: Tab) -> None:
     shown = everything()
     shown["messages"][BOOKS] = [fake.message(1, "stays")]
     async with fake.serving(shown) as url:
@@ -129,10 +129,10 @@ async def test_what_is_read_out_and_the_menu_of_a_message_go_with_it(tab: Tab) -
         await tab.run(f"channel.postMessage({{ add: {json.dumps(added)} }})")
         await fake.seen(tab, ".sr[role=status]", "bob: soon gone")
         await tab.run("[...document.querySelectorAll('[aria-label^=More]')].at(-1).click()")
-        await fake.seen(tab, "dialog", "Copy the text")
+        await fake.seen(tab, "dialog", "Copy text")
         await fake.true(tab, "!document.body.textContent.includes('soon gone')")
         assert time.time() < gone_at + 0.5
-        await fake.seen(tab, "dialog", "It is gone.")
+        await fake.seen(tab, "dialog", "This message is gone.")
         assert await tab.run("document.querySelector('dialog').textContent.includes('Copy')") is False
 
 
@@ -158,7 +158,7 @@ async def test_ten_thousand_messages_scroll_by_a_window_that_keeps_its_place(tab
         first = await tab.run("Number(document.querySelector('li[data-number]').dataset.number)")
         assert first < 9_000, "it went on loading"
         assert await tab.run("document.querySelectorAll('li[data-number]').length") <= 600
-        # What comes in above leaves what is on the screen where it is.
+        # Messages that are loaded above do not move those on the screen.
         moved = await tab.run("""
             (async () => {
               const wait = (ms) => new Promise((go) => setTimeout(go, ms)), box = document.querySelector(".timeline");
@@ -188,7 +188,7 @@ async def test_ten_thousand_messages_scroll_by_a_window_that_keeps_its_place(tab
         )
 
 
-async def test_what_is_seen_is_told_only_while_somebody_looks(tab: Tab) -> None:
+async def test_messages_are_reported_as_seen_only_while_the_user_is_active(tab: Tab) -> None:
     shown = everything()
     shown["messages"][BOOKS] = [fake.message(each, f"message {each}", isUnread=each > 20) for each in range(1, 101)]
     shown["conversations"][BOOKS] = fake.conversation(unreadFrom=21)
@@ -196,22 +196,22 @@ async def test_what_is_seen_is_told_only_while_somebody_looks(tab: Tab) -> None:
         await tab.look(360, 640, "light")
         await fake.opened(tab, url, BOOKS)
         await asyncio.sleep(1.5)
-        assert await fake.asked(tab, "seen") == [], "nobody has touched anything"
+        assert await fake.asked(tab, "markSeen") == [], "no input yet"
         await fake.press(tab, "ArrowUp")
         await asyncio.sleep(1.5)
-        told = {each for _, numbers in await fake.asked(tab, "seen") for each in numbers}
+        told = {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers}
         assert min(told) == 21
         assert max(told) < 60, "what is below was not seen"
         await tab.run("document.querySelector('.heading').click()")
         await tab.run("document.querySelector('.timeline').scrollTop = 1e6")
         await asyncio.sleep(1.5)
-        assert {each for _, numbers in await fake.asked(tab, "seen") for each in numbers} == told, "below a dialog"
+        assert {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers} == told, "below a dialog"
         await fake.press(tab, "Escape")
         await asyncio.sleep(1.5)
-        assert 100 in {each for _, numbers in await fake.asked(tab, "seen") for each in numbers}
+        assert 100 in {each for _, numbers in await fake.asked(tab, "markSeen") for each in numbers}
 
 
-async def test_the_keyboard_is_enough(tab: Tab) -> None:
+async def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url)
         await tab.run(
@@ -272,7 +272,7 @@ async def test_the_keyboard_is_enough(tab: Tab) -> None:
         await fake.seen(tab, ".heading", "bob")
 
 
-async def test_names_and_texts_of_others_inject_nothing(tab: Tab) -> None:
+async def test_hostile_names_and_texts_inject_nothing(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url)
         expected = await tab.run("document.querySelectorAll('script, img, iframe, object, style, svg image').length")
@@ -297,7 +297,7 @@ async def test_names_and_texts_of_others_inject_nothing(tab: Tab) -> None:
     assert complaints(tab) == []
 
 
-async def test_the_service_worker_keeps_the_shell_and_no_answer_of_the_api(tab: Tab) -> None:
+async def test_the_service_worker_caches_the_page_and_no_api_response(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url, BOOKS)
         await tab.run("navigator.serviceWorker.ready.then(() => 0)")
@@ -312,7 +312,7 @@ async def test_the_service_worker_keeps_the_shell_and_no_answer_of_the_api(tab: 
     await fake.seen(tab, ".chat")
 
 
-async def test_a_fault_of_a_command_is_said_and_the_text_stays(tab: Tab) -> None:
+async def test_a_failed_command_shows_its_error_and_keeps_the_text(tab: Tab) -> None:
     shown = everything()
     shown["answers"]["send"] = {"fault": fake.FAULT}
     async with fake.serving(shown) as url:
@@ -324,10 +324,10 @@ async def test_a_fault_of_a_command_is_said_and_the_text_stays(tab: Tab) -> None
         await fake.true(tab, "document.querySelector('textarea').value === 'hello'")
 
 
-async def test_a_changed_key_holds_back_until_it_is_compared(tab: Tab) -> None:
+async def test_a_changed_key_is_shown_until_it_is_verified(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url, DIRECT)
-        await fake.seen(tab, "[role=alert]", "bob has another key than the one you knew and had compared")
+        await fake.seen(tab, "[role=alert]", "bob's key changed after you verified it")
         await tab.run("document.querySelector('.decision.danger .primary').click()")
         await fake.seen(tab, "dialog .code", "12345")
         await tab.run("[...document.querySelectorAll('dialog button')].at(-1).click()")

@@ -1,6 +1,6 @@
-"""One encrypted group of every kind of client: two real browsers, the chat in a real terminal, and an existing client.
+"""One encrypted group with every kind of client: two browsers, a terminal, and an existing client.
 
-Where no live peer is named, the others are without the existing client.
+The existing client takes part only if `CONCLAVE_MLS_PEER` names its program.
 """
 
 import asyncio
@@ -23,48 +23,48 @@ from tests.support.chatting import signed_up
 from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess, waiting
 from tests.web import fake
-from tests.web.people import BURN_SECONDS, Person, at_a_browser, server_on
+from tests.web.people import TIMER_SECONDS, BrowserUser, server_on, user_with_browser
 
 pytestmark = pytest.mark.system
 
 SENT_ONCE_SECONDS = 2.0
-"""After so many seconds what was sent twice would be there twice."""
+"""Within this time a message that was sent twice would appear twice."""
 
 EARLY_SECONDS, LATE_SECONDS = 2.0, 1.0
-"""A client may hide a message so much earlier or later than the server does.
+"""How much earlier or later than the server a client may hide a message.
 
 The server's ``Date`` and the terminal's own clocks both count whole seconds, and the terminal assumes the latest time
 that they allow: less than a second ahead for each.
 """
 
-LEAST, MOST = BURN_SECONDS - 2, BURN_SECONDS + 3
-"""How long a message may be there that destroys itself: two clocks have whole seconds, and it is looked each second."""
+LEAST, MOST = TIMER_SECONDS - 2, TIMER_SECONDS + 3
+"""How long a self-destructing message may be shown: clocks have whole seconds, and expiry is checked each second."""
 
 
 class Scene:
-    """Alice, who is an admin, and Bob at browsers, Carol at a terminal, and Eve with an existing client, in a group.
+    """A group of Alice (admin) and Bob with browsers, Carol with a terminal, and Eve with an existing client.
 
-    ``reader``: a client of Carol's account that sees what the server has.
+    ``reader``: a client of Carol's account that fetches the messages on the server.
     """
 
-    def __init__(self, alice: Person, bob: Person, carol: Terminal, reader: Client, group: UUID) -> None:
+    def __init__(self, alice: BrowserUser, bob: BrowserUser, carol: Terminal, reader: Client, group: UUID) -> None:
         self.alice, self.bob, self.carol, self.reader, self.group = alice, bob, carol, reader, group
         self.eve: Existing | None = None
         self._said = 0
 
     @property
     def others(self) -> int:
-        """How many there are besides Alice."""
+        """The number of members besides Alice."""
         return 2 if self.eve is None else 3
 
     async def shows(self, *texts: str) -> None:
-        """Wait until Carol's terminal shows some texts."""
+        """Wait until Carol's terminal shows all texts."""
         await asyncio.to_thread(self.carol.shows, *texts)
 
     async def hides(self, text: str) -> None:
         await asyncio.to_thread(self.carol.hides, text)
 
-    async def all_read(self, text: str, *, but: Person | None = None) -> None:
+    async def all_read(self, text: str, *, but: BrowserUser | None = None) -> None:
         for each in (self.alice, self.bob):
             if each is not but:
                 await each.sees(text)
@@ -76,15 +76,15 @@ class Scene:
         for _ in waiting(lambda: f"{text} in {self.carol.screen()}"):
             if text in self.carol.screen():
                 return
-            self.carol.type("", "C-End")  # where many came at once, the newest are below what is shown
+            self.carol.type("", "C-End")  # the newest may be below the visible part
 
     async def eve_says(self, text: str) -> None:
         if self.eve:
             await self.eve.says(self.group, text)
-            self.eve.read.append(text)  # nobody can decrypt their own
+            self.eve.read.append(text)  # a client cannot decrypt its own messages
 
-    async def all_talk(self, *, but: Person | None = None) -> None:
-        """Each says something that all read. ``but``: who is not there."""
+    async def all_talk(self, *, but: BrowserUser | None = None) -> None:
+        """Each member sends a message that all others read, without member ``but``."""
         self._said += 1
         for each in (self.alice, self.bob):
             if each is not but:
@@ -97,7 +97,7 @@ class Scene:
             await self.all_read(f"eve says {self._said}.", but=but)
 
     async def read_once(self, *texts: str) -> None:
-        """All read some texts, and each of them once."""
+        """Check that all members show each text once."""
         for text in texts:
             await self.all_read(text)
         await asyncio.sleep(SENT_ONCE_SECONDS)
@@ -111,7 +111,7 @@ class Scene:
             assert [self.eve.read.count(text) for text in texts] == [1] * len(texts)
 
     async def gone_at(self, text: str) -> dict[str, float]:
-        """Wait until a text is gone from all screens, and return the moments, in Unix seconds."""
+        """Wait until a text has disappeared from all screens, and return when, in Unix seconds."""
         screens = await asyncio.gather(
             self.alice.gone_at(text), self.bob.gone_at(text), asyncio.to_thread(self._gone_from_the_terminal, text)
         )
@@ -123,7 +123,7 @@ class Scene:
         return time.time()
 
     async def created_at(self) -> int:
-        """When the newest message was sent, by the server."""
+        """Return the server's time of the newest message."""
         found = await self.reader.fetch(self.group)
         while more := await self.reader.fetch(self.group, found[-1].sequence_num):
             found = more
@@ -140,7 +140,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(folder: Path) -> Callable[[], ServerProcess]:
-    """Make servers that go on with what the one before has left, on the same port."""
+    """Start servers one after the other with the same data and port."""
     [port] = free_ports(1)
     return lambda: server_on(folder, port)
 
@@ -153,10 +153,11 @@ async def server(start: Callable[[], ServerProcess]) -> AsyncIterator[ServerProc
 
 @pytest.fixture
 async def scene(server: ServerProcess, folder: Path) -> AsyncIterator[Scene]:
-    """All in Alice's group, which is open on all screens."""
+    """All members are in Alice's group, which is open on all screens."""
     async with AsyncExitStack() as stack:
         alice, bob = [
-            await stack.enter_async_context(at_a_browser(folder, f"{server.url}/", name)) for name in ("alice", "bob")
+            await stack.enter_async_context(user_with_browser(folder, f"{server.url}/", name))
+            for name in ("alice", "bob")
         ]
         for each in (alice, bob):
             await each.create_account()
@@ -188,8 +189,8 @@ async def scene(server: ServerProcess, folder: Path) -> AsyncIterator[Scene]:
         yield made
 
 
-async def renewed(scene: Scene, *, but: Person | None = None) -> None:
-    """The existing client renews its keys, and then proposes to: Alice's browser commits that."""
+async def renew_keys(scene: Scene, *, but: BrowserUser | None = None) -> None:
+    """The existing client renews its keys by a commit, and then by a proposal that Alice's browser commits."""
     if scene.eve is None:
         return
     await scene.eve.commits(scene.group)
@@ -203,9 +204,9 @@ async def renewed(scene: Scene, *, but: Person | None = None) -> None:
     assert scene.eve.mls.ask("info")["epoch"] == epoch + 1
 
 
-async def test_all_renew_and_who_was_away_for_fifty_messages_reads_all(scene: Scene) -> None:
+async def test_all_renew_keys_and_a_member_who_missed_fifty_messages_reads_them(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    await renewed(scene)
+    await renew_keys(scene)
     await scene.all_talk()
     await bob.leave()
     said = []
@@ -218,7 +219,7 @@ async def test_all_renew_and_who_was_away_for_fifty_messages_reads_all(scene: Sc
         else:
             scene.carol.type(said[-1], "Enter")
         if number == 8:
-            await renewed(scene, but=bob)
+            await renew_keys(scene, but=bob)
     await bob.open()
     await bob.go_to("club")
     for text in said:
@@ -230,18 +231,18 @@ async def test_all_renew_and_who_was_away_for_fifty_messages_reads_all(scene: Sc
     await scene.all_talk()
 
 
-async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
+async def test_interrupted_sends_lose_nothing_and_send_nothing_twice(
     scene: Scene, server: ServerProcess, start: Callable[[], ServerProcess]
 ) -> None:
     alice, bob = scene.alice, scene.bob
-    # Loaded again as soon as it stands in the list.
+    # Reloaded as soon as the message is in the list.
     for text in ("one reload", "another reload"):
         await bob.write(text)
         await bob.sees(text)
         await bob.open()
         await bob.sees(text)
     await scene.read_once("one reload", "another reload")
-    # Closed, and then crashed, while the server has the request and does not answer.
+    # Closed, then crashed, while the server has the request and does not respond.
     for text, end in (("closed in mid-send", alice.leave), ("crashed in mid-send", alice.tab.crash)):
         server.process.send_signal(signal.SIGSTOP)
         await alice.write(text)
@@ -252,7 +253,7 @@ async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
         await alice.go_to("club")
         await scene.read_once(text)
     await scene.all_talk()
-    # The server is killed, and people write before it is back.
+    # The server is killed, and messages are written before it is back.
     server.process.kill()
     server.process.wait()
     await alice.write("written by alice meanwhile")
@@ -265,28 +266,28 @@ async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
         await scene.all_talk()
 
 
-async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scene) -> None:
+async def test_a_member_who_was_removed_or_lost_the_keys_rejoins_and_talks(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    await alice.request_fetch("bob")
+    await alice.open_member("bob")
     await alice.press("Remove")
     await alice.sees("Remove bob?", "dialog")
     await alice.press("Remove")
-    await alice.put_away()
-    await bob.sees("You are in no conversation yet.", ".sidebar")
+    await alice.close_dialogs()
+    await bob.sees("No conversations yet.", ".sidebar")
     await alice.is_with(scene.others - 1)
     await scene.all_talk(but=bob)
     await alice.invite("bob")
     await bob.press("Accept the invite")
     await alice.is_with(scene.others)
     await scene.all_talk()
-    assert [each for each in await bob.texts() if "says 2" in each] == [], "what was said without him"
-    # Bob's browser loses all that it keeps.
-    await bob.lose_everything()
+    assert [each for each in await bob.texts() if "says 2" in each] == [], "sent while he was not a member"
+    # Bob's browser loses its data.
+    await bob.clear_site_data()
     await bob.open()
     await bob.log_in(replaces=True)
     await bob.go_to("club")
     await bob.is_with(scene.others)
-    await alice.press("Take it uncompared")
+    await alice.press("Accept without comparing")
     await alice.is_with(scene.others)
     await scene.shows("bob's key has changed")
     scene.carol.type("to the new bob", "Enter")
@@ -294,20 +295,20 @@ async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scen
     scene.carol.type("", "Left", "Enter")
     await scene.all_read("to the new bob")
     await scene.all_talk()
-    assert [each for each in await bob.texts() if "says 3" in each] == [], "what was said to the keys before"
+    assert [each for each in await bob.texts() if "says 3" in each] == [], "sent to his former keys"
 
 
-async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> None:
+async def test_messages_disappear_from_all_screens_in_the_second_they_expire(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
     # Taken back.
     await alice.write("a slip of the pen")
     await scene.all_read("a slip of the pen")
     await alice.take_back("a slip of the pen")
     await scene.gone_at("a slip of the pen")
-    # What destroys itself goes after it was seen: Bob has loaded the page again, and touched nothing since.
+    # Self-destructing messages start their timers when seen: Bob has reloaded the page, without any input since.
     await bob.open()
     await bob.sees("alice says 1.")
-    await alice.burn("burn after reading")
+    await alice.write_self_destructing("burn after reading")
     sent = time.time()
     await scene.all_read("burn after reading")
     assert LEAST <= await alice.gone_at("burn after reading") - sent <= MOST
@@ -317,10 +318,10 @@ async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> N
     await fake.press(bob.tab, "ArrowUp")
     seen = time.time()
     assert LEAST <= await bob.gone_at("burn after reading") - seen <= MOST
-    # By the policy: what is older goes at once, and what is said then at its second.
-    await alice.request_fetch("carol")
-    await alice.press("Make an admin")
-    await alice.put_away()
+    # By the policy: older messages disappear at once, new ones in the second they expire.
+    await alice.open_member("carol")
+    await alice.press("Make admin")
+    await alice.close_dialogs()
     await scene.shows("you are an admin")
     scene.carol.type("/expire 8s", "Enter")
     await scene.shows("Change expiry?")
@@ -333,10 +334,10 @@ async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> N
             scene.carol.type(text, "Enter")
         await scene.all_read(text)
         due = await scene.created_at() + 8 + 1
-        await bob.press("More for the message of")
+        await bob.press("More actions for the message from")
         await bob.sees("Reply", "dialog")
         moments = await scene.gone_at(text)
         late = {name: round(at - due, 2) for name, at in moments.items()}
         assert {name: each for name, each in late.items() if not -EARLY_SECONDS <= each <= LATE_SECONDS} == {}
-        await bob.sees("It is gone.", "dialog")
-        await bob.put_away()
+        await bob.sees("This message is gone.", "dialog")
+        await bob.close_dialogs()

@@ -1,4 +1,4 @@
-"""The chat for browsers as the server hands it out: which files, with which headers, kept for how long."""
+"""How the server serves the browser chat: files, headers, caching."""
 
 import gzip
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ HASHED = {LARGE: SCRIPT, SMALL: "body { margin: 0 }"}
 
 @pytest.fixture(autouse=True)
 def static(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a build makes it."""
+    """A folder like that of a build."""
     folder = tmp_path / "static"
     folder.mkdir()
     for name, text in {**ROOT, **HASHED, "notes.md": "for nobody"}.items():
@@ -47,7 +47,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("path", FILES)
-async def test_each_file_has_the_policy_and_says_what_it_is(running: Running, path: str) -> None:
+async def test_each_file_has_the_security_headers_and_its_media_type(running: Running, path: str) -> None:
     async with running.http.get(f"{running.url}{path}") as response:
         assert (response.status, response.content_type) == (200, FILES[path])
         policy = response.headers["Content-Security-Policy"]
@@ -61,9 +61,7 @@ async def test_each_file_has_the_policy_and_says_what_it_is(running: Running, pa
 
 
 @pytest.mark.parametrize("path", FILES)
-async def test_what_has_its_hash_in_its_name_is_kept_for_good_and_all_else_is_asked_for(
-    running: Running, path: str
-) -> None:
+async def test_hashed_files_are_cached_forever_and_others_are_revalidated(running: Running, path: str) -> None:
     async with running.http.get(f"{running.url}{path}") as response:
         kept = response.headers["Cache-Control"]
         tag = response.headers["ETag"]
@@ -76,54 +74,56 @@ async def test_what_has_its_hash_in_its_name_is_kept_for_good_and_all_else_is_as
 
 
 @pytest.mark.parametrize(
-    ("accepted", "is_packed"),
+    ("accepted", "is_compressed"),
     [("gzip", True), ("br, gzip;q=0.5", True), ("*", True), ("gzip;q=0", False), ("br", False), ("", False)],
 )
-async def test_a_large_file_is_packed_for_who_takes_that(running: Running, accepted: str, *, is_packed: bool) -> None:
+async def test_a_large_file_is_compressed_for_clients_that_accept_it(
+    running: Running, accepted: str, *, is_compressed: bool
+) -> None:
     url = f"{running.url}/{LARGE}"
     async with running.http.get(url, headers={"Accept-Encoding": accepted}, auto_decompress=False) as response:
         body = await response.read()
-        assert response.headers.get("Content-Encoding") == ("gzip" if is_packed else None)
+        assert response.headers.get("Content-Encoding") == ("gzip" if is_compressed else None)
         assert response.headers["Vary"] == "Accept-Encoding"
         assert int(response.headers["Content-Length"]) == len(body)
-    assert (gzip.decompress(body) if is_packed else body) == SCRIPT.encode()
+    assert (gzip.decompress(body) if is_compressed else body) == SCRIPT.encode()
 
 
-async def test_a_small_file_is_never_packed(running: Running) -> None:
+async def test_a_small_file_is_never_compressed(running: Running) -> None:
     async with running.http.get(f"{running.url}/{SMALL}") as response:
         assert "Content-Encoding" not in response.headers
 
 
-async def test_head_tells_the_same_without_the_file(running: Running) -> None:
+async def test_head_has_the_same_headers_without_the_file(running: Running) -> None:
     async with running.http.get(f"{running.url}/{LARGE}") as response:
-        told = {name: response.headers[name] for name in ("Content-Length", "ETag", "Content-Type")}
+        expected = {name: response.headers[name] for name in ("Content-Length", "ETag", "Content-Type")}
     async with running.http.head(f"{running.url}/{LARGE}") as response:
         assert (response.status, await response.read()) == (200, b"")
-        assert {name: response.headers[name] for name in told} == told
+        assert {name: response.headers[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
     "path", ["/notes.md", "/index.html", "/..%2ffiles.py", "/%2fetc%2fpasswd", "//etc/passwd", "/nothing"]
 )
-async def test_nothing_else_is_there(running: Running, path: str) -> None:
+async def test_other_paths_are_not_found(running: Running, path: str) -> None:
     async with running.http.get(f"{running.url}{path}") as response:
         assert response.status == 404
         assert (await response.json())["error_code"] == 300
 
 
-async def test_another_method_is_told_which_there_are(running: Running) -> None:
+async def test_another_method_is_rejected_with_the_allowed_ones(running: Running) -> None:
     async with running.http.post(f"{running.url}/") as response:
         assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-async def test_it_can_be_switched_off(config: Config, start_server: StartServer) -> None:
+async def test_it_can_be_disabled(config: Config, start_server: StartServer) -> None:
     async with start_server(replace(config, web=WebConfig(enabled=False))) as running:
         for path in FILES:
             async with running.http.get(f"{running.url}{path}") as response:
                 assert response.status == 404
 
 
-async def test_the_page_is_told_of_another_header_for_the_token(config: Config, start_server: StartServer) -> None:
+async def test_the_page_contains_the_configured_auth_header(config: Config, start_server: StartServer) -> None:
     async with (
         start_server(replace(config, auth_header="X-Token")) as running,
         running.http.get(running.url) as response,
@@ -131,7 +131,7 @@ async def test_the_page_is_told_of_another_header_for_the_token(config: Config, 
         assert '<meta name="auth-header" content="X-Token">' in await response.text()
 
 
-async def test_a_cache_keeps_both_forms_apart_also_by_origin(crossing: Running) -> None:
+async def test_caches_distinguish_encoding_and_origin(crossing: Running) -> None:
     async with crossing.http.get(f"{crossing.url}/", headers={"Origin": "https://chat.example.org"}) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "https://chat.example.org"
         assert response.headers["Vary"] == "Origin, Accept-Encoding"

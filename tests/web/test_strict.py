@@ -1,4 +1,4 @@
-"""What a member must not send: the browser's client refuses what this package's refuses."""
+"""The browser's client rejects the same invalid messages as the Python client."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,7 +36,7 @@ def without_path(state: GroupState) -> bytes:
     return public(state, authenticated(state, Commit((ProposalOrRef(requires(bytes(3))),), None)))
 
 
-def with_a_ciphertext_too_many(state: GroupState) -> bytes:
+def with_an_extra_ciphertext(state: GroupState) -> bytes:
     path = renewal(state)[1]
     first = path.nodes[0]
     more = (*first.encrypted_path_secret, first.encrypted_path_secret[0])
@@ -47,23 +47,23 @@ def with_trailing_bytes(state: GroupState) -> bytes:
     return commit_of(state, requires(bytes(4)))
 
 
-def with_a_type_that_is_none(state: GroupState) -> bytes:
+def with_an_unknown_type(state: GroupState) -> bytes:
     return commit_of(state, requires(b"\2\0\0\0\0"))
 
 
 @pytest.mark.parametrize(
     ("forge", "sentence"),
     [
-        (without_path, "comes without the new keys that it needs"),
-        (with_a_ciphertext_too_many, "not encrypted to exactly those who need it"),
-        (with_trailing_bytes, "what the group requires cannot be read"),
-        (with_a_type_that_is_none, "the capabilities that the group requires"),
+        (without_path, "lacks its path"),
+        (with_an_extra_ciphertext, "encrypted to the wrong recipients"),
+        (with_trailing_bytes, "required capabilities are malformed"),
+        (with_an_unknown_type, "lacks required capabilities"),
     ],
 )
-def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], sentence: str) -> None:
+def test_both_reject_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], sentence: str) -> None:
     first, second = Here(), Here()
     first.create()
-    come_in(first, peer, second)
+    add_all(first, peer, second)
     forged = forge(first.held._state)
     with pytest.raises(AssertionError, match=sentence):
         peer.receive(forged)
@@ -75,13 +75,13 @@ def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], 
     assert peer.sight() == second.sight()
 
 
-def test_both_take_what_an_external_sender_proposes(peer: Peer) -> None:
+def test_both_accept_a_proposal_of_an_external_sender(peer: Peer) -> None:
     first, second = Here(), Here()
     outside = first.suite.signature_key_pair()
     sender = ExternalSender(outside.public, basic(bytes(16)))
     senders = Extension(ExtensionType.EXTERNAL_SENDERS, vector([sender]))
     first.group = MlsGroup.create(first.own(), NOW, group_id=bytes(16), policy=TAKES, extensions=[senders])
-    come_in(first, peer, second)
+    add_all(first, peer, second)
     state = first.held._state
     said = authenticated(state, Remove(second.index()), sender=Sender(SenderType.EXTERNAL, 0), private=outside.private)
     proposal = public(state, said)
@@ -94,8 +94,8 @@ def test_both_take_what_an_external_sender_proposes(peer: Peer) -> None:
     assert len(first.sight()[3]) == 2
 
 
-def come_in(first: Here, peer: Peer, second: Here) -> None:
-    """The first, who is in a group, adds the others."""
+def add_all(first: Here, peer: Peer, second: Here) -> None:
+    """The first client, which is in a group, adds the others."""
     for newcomer in (peer, second):
         commit, welcome = first.commit([newcomer.key_package()], [], private=False)
         assert welcome is not None

@@ -1,4 +1,4 @@
-"""One group of three kinds of clients: the browser's engine, the Python client, and existing ones."""
+"""One group with three kinds of clients: the browser's engine, the Python client, and an existing client."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -35,21 +35,21 @@ async def test_all_three_talk(club: Club, eve: Existing) -> None:
     await bob.hears("from the browser")
     await eve.hears(UUID(group), "from the browser")
     await eve.says(UUID(group), "from eve")
-    await alice.hears("from eve")
+    await alice.receives("from eve")
     await bob.hears("from eve")
     await eve.commits(UUID(group))
     await eve.says(UUID(group), "renewed")
-    await alice.hears("renewed")
+    await alice.receives("renewed")
     await alice("send", group, "and read")
     await eve.hears(UUID(group), "and read")
     await alice("removeMember", group, str(bob.user_id))
     await alice.is_with(1)
     await eve.fetches(UUID(group))
     await eve.says(UUID(group), "two of us")
-    await alice.hears("two of us")
+    await alice.receives("two of us")
 
 
-async def test_who_was_away_reads_all_of_it(chatters: Chatters, club: Club) -> None:
+async def test_a_client_that_was_offline_reads_all_messages(chatters: Chatters, club: Club) -> None:
     alice, bob, group = club
     await chatters.ask("network", isOffline=True)
     said = [f"message {number}" for number in range(50)]
@@ -58,17 +58,17 @@ async def test_who_was_away_reads_all_of_it(chatters: Chatters, club: Club) -> N
         if number % 20 == 10:
             await bob.renew(UUID(group))
     await chatters.ask("network", isOffline=False)
-    await alice("wake")
-    await alice.hears(said[-1])
+    await alice("reconnect")
+    await alice.receives(said[-1])
     assert await alice.texts() == said
 
 
-async def test_lost_keys_are_made_anew(club: Club) -> None:
+async def test_reset_keys_can_send_and_read(club: Club) -> None:
     alice, bob, group = club
     await alice("resetKeys")
-    await alice.until(lambda view: view["groups"][0]["encryption"]["standing"] == "waiting")
+    await alice.until(lambda view: view["groups"][0]["encryption"]["status"] == "waiting")
     await alice.group(group)
     await alice("send", group, "with new keys")
     await bob.hears("with new keys")
     await bob.sync.send(UUID(group), "read")
-    await alice.hears("read")
+    await alice.receives("read")

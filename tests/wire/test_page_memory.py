@@ -20,7 +20,7 @@ def resident():
         return int(numbers.read().split()[1]) * resource.getpagesize()
 
 give_back_large()
-write, sender, body = page_writer.writer(Format(sys.argv[1])), os.urandom(16), os.urandom({BODY_BYTES})
+write, sender, body = page_writer.message_writer(Format(sys.argv[1])), os.urandom(16), os.urandom({BODY_BYTES})
 before = resident()
 kept = [write(number, sender, body, 1_700_000_000, 0) for number in range({COUNT})]
 print((resident() - before) / sum(map(len, kept)))

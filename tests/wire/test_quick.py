@@ -13,7 +13,7 @@ from yarl import URL
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2, exchange, formats, page_writer, protobuf
 from conclave.wire.formats import Format
-from conclave.wire.results import MessagePage, MessageSent
+from conclave.wire.results import FetchedMessages, MessageSent
 from conclave.wire.schemas.base import schema_instance, schema_of
 from conclave.wire.schemas.messages import (
     GetMessages,
@@ -211,7 +211,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
         *("self_destruct_seconds", "redacted"),
     )
     values = [dict(zip(names, each, strict=True)) for each in messages]
-    dumped = schema_of(MessagePage).dump({"messages": values})
+    dumped = schema_of(FetchedMessages).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
     found = _body(exchange.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
     if written_in is Format.JSON:

@@ -1,6 +1,6 @@
 /**
- * Engines of the browser chat in Node, driven by lines of JSON: `{id, op, name, ...}`, each answered by `{id, ok, value}`. What
- * is kept in IndexedDB is in the memory of this process, the keys in files of a folder.
+ * Engines of the browser chat in Node, driven by lines of JSON: `{id, op, name, ...}`, with the responses `{id, ok, value}`.
+ * IndexedDB is in memory; the keys are in files of a folder.
  */
 
 import "fake-indexeddb/auto";
@@ -14,12 +14,12 @@ import { sleep } from "../src/engine/server/transport";
 import type { KeyFile } from "../src/engine/store/slots";
 import { Vault } from "../src/engine/store/vault";
 
-/** What a command has changed is in the view by then. */
-const SHOWN_MS = 60;
+/** After this time the view contains the effect of a command. */
+const VIEW_DELAY_MS = 60;
 
 const [base, folder] = process.argv.slice(2) as [string, string];
 
-/** A file of this machine in the place of one of the Origin Private File System. */
+/** A file on the disk instead of one in the Origin Private File System. */
 function fileAt(path: string): KeyFile {
   const file = openSync(path, openFlags(path));
   return {
@@ -40,7 +40,7 @@ function openFlags(path: string): string {
 interface Chatter {
   engine: Engine;
   view: api.View | null;
-  calls: api.Call[];
+  alerts: api.Alert[];
 }
 
 const chatters = new Map<string, Chatter>();
@@ -48,19 +48,19 @@ const chatters = new Map<string, Chatter>();
 async function start(name: string): Promise<void> {
   const chatter: Chatter = {
     view: null,
-    calls: [],
+    alerts: [],
     engine: new Engine({
       base,
       openVault: async () => Vault.open(name, fileAt(join(folder, `${name}.keys`))),
       onView: (view) => (chatter.view = view),
-      onCall: (call) => chatter.calls.push(call),
+      onAlert: (alert) => chatter.alerts.push(alert),
     }),
   };
   chatters.set(name, chatter);
   await chatter.engine.start();
 }
 
-// What is wrong with the network
+// Network faults
 
 const realFetch = globalThis.fetch;
 let isOffline = false;
@@ -71,25 +71,25 @@ globalThis.fetch = async (url, options) => {
   const response = await realFetch(url, options);
   if (options?.method === "POST" && String(url).endsWith("/messages") && lost > 0) {
     lost -= 1;
-    throw new TypeError("the answer is lost");
+    throw new TypeError("the response is lost");
   }
   return response;
 };
 
 const operations: Record<string, (name: string, fields: any) => unknown> = {
   start: (name) => start(name),
-  /** As if the tab were closed and opened. */
+  /** Closes and reopens the tab. */
   async restart(name) {
     await chatters.get(name)!.engine.close();
     await start(name);
   },
   async command(name, { command, args }) {
     const value = await perform(chatters.get(name)!.engine, { id: 0, command, args });
-    await sleep(SHOWN_MS); // so that the view has it
+    await sleep(VIEW_DELAY_MS);
     return value;
   },
   view: (name) => chatters.get(name)!.view,
-  calls: (name) => chatters.get(name)!.calls.splice(0),
+  alerts: (name) => chatters.get(name)!.alerts.splice(0),
   network: (_, fields) => void (isOffline = fields.isOffline),
   loseAnswers: (_, fields) => void (lost = fields.count),
 };

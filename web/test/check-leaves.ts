@@ -1,4 +1,4 @@
-/** Leaves that tell of what is not known here: a program that ends with an error if something is wrong. */
+/** Checks leaves and group infos with unknown values. Exits with an error on failure. */
 
 import assert from "node:assert/strict";
 import { epochOfInfo } from "../src/engine/mls/wire";
@@ -11,7 +11,7 @@ assert.ok(found);
 assert.deepEqual(found.versions, ["mls10", "2570"]);
 assert.deepEqual(encodeCapabilities(found), bytes);
 
-// A group info of epoch 5 with an id of 16 bytes: more of it is not looked at.
+// A group info of epoch 5 with an id of 16 bytes. The rest is ignored.
 const info = new Uint8Array(40);
 info.set([0, 1, 0, 4, 0, 1, 0, 6, 16]);
 info[32] = 5;

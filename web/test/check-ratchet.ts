@@ -1,4 +1,4 @@
-/** The keys of skipped messages: a program that ends with an error if something is wrong. */
+/** Checks the keys of skipped messages. Exits with an error on failure. */
 
 import assert from "node:assert/strict";
 import type { ReuseGuard } from "ts-mls/sender.js";
@@ -18,7 +18,7 @@ const kept = later.newTree[0]!.application.unusedGenerations;
 assert.deepEqual(Object.keys(kept), ["0", "1", "2"]);
 for (const each of Object.values(kept)) assert.equal(each.length, cs.hpke.keyLength + cs.hpke.nonceLength);
 
-// What was skipped is read by the same key, once.
+// A skipped message is read with the same key, once.
 const late = await take(later.newTree, 1);
 assert.deepEqual([late.key, late.nonce], [inOrder.key, inOrder.nonce]);
 await assert.rejects(take(late.newTree, 1));

@@ -1,28 +1,27 @@
-/** Texts, names and policies as the terminal chat has them: a program that ends with an error if something is wrong. */
+/** Checks texts, names and policies, which must match the terminal chat. Exits with an error on failure. */
 
 import assert from "node:assert/strict";
 import { nameFor } from "../src/engine/names";
 import { paddingFor } from "../src/engine/mls/group";
-import { effective } from "../src/engine/policy";
-import { cut } from "../src/page/text";
-import { answers, means, quotesIn, replyTo } from "../src/engine/texts";
+import { effectiveExpiry } from "../src/engine/policy";
+import { truncate } from "../src/page/text";
+import { mentions, repliesTo, withReplyTo } from "../src/engine/texts";
 
-assert.equal(replyTo("bob", "hello\n  you", "yes"), "> bob: hello you\nyes");
-assert.equal(replyTo("bob", "a".repeat(200), "yes"), `> bob: ${"a".repeat(159)}…\nyes`);
-assert.equal(answers("> bob: hello\nyes"), "bob");
-assert.equal(answers("yes\n> bob: hello"), null);
-assert.deepEqual(quotesIn("> a\nb"), [[0, 3]]);
+assert.equal(withReplyTo("bob", "hello\n  you", "yes"), "> bob: hello you\nyes");
+assert.equal(withReplyTo("bob", "a".repeat(200), "yes"), `> bob: ${"a".repeat(159)}…\nyes`);
+assert.equal(repliesTo("> bob: hello\nyes"), "bob");
+assert.equal(repliesTo("yes\n> bob: hello"), null);
 
-assert.ok(means("hello @Alice, look", "alice", ["bob"]));
-assert.ok(!means("hello @Alice, look", "alice", ["Alice"]));
-assert.ok(!means("mail me@alice or x.@alice", "alice", []));
-assert.ok(!means("> bob: ask @alice\nno", "alice", ["bob"]));
-assert.ok(means("> alice: so\nno", "alice", ["bob"]));
-// A text that an expression would take minutes for, if it tried the end of each line.
+assert.ok(mentions("hello @Alice, look", "alice", ["bob"]));
+assert.ok(!mentions("hello @Alice, look", "alice", ["Alice"]));
+assert.ok(!mentions("mail me@alice or x.@alice", "alice", []));
+assert.ok(!mentions("> bob: ask @alice\nno", "alice", ["bob"]));
+assert.ok(mentions("> alice: so\nno", "alice", ["bob"]));
+// A regular expression that tries each line end would take minutes.
 const empty = `x${"\n".repeat(700_000)}y`;
-assert.ok(!means(empty, "alice", []));
-assert.equal(cut(`\n${empty}`).shown[0], "x");
-assert.deepEqual(cut("\r\n a\n\n"), { shown: " a", left: 0 });
+assert.ok(!mentions(empty, "alice", []));
+assert.equal(truncate(`\n${empty}`).shown[0], "x");
+assert.deepEqual(truncate("\r\n a\n\n"), { shown: " a", omitted: 0 });
 
 assert.equal(nameFor("Smith v. Jones, 2026"), "Smith_v_Jones_2026");
 assert.equal(nameFor("Größe"), "Grosse");
@@ -40,9 +39,9 @@ for (const [length, padded] of [
   assert.equal(length + paddingFor(length), padded, String(length));
 
 const nothing = { policies: {}, limits: {} };
-assert.equal(effective("g", 60, -1, nothing), 60);
-assert.equal(effective("g", 60, 30, nothing), 30);
-assert.equal(effective("g", 60, 0, nothing), 0);
-assert.equal(effective("g", -1, -1, nothing), -1);
-assert.equal(effective("g", 60, -1, { policies: { g: { max_lifetime: 5_000 } }, limits: {} }), 5);
-assert.equal(effective("g", 5, -1, { policies: {}, limits: { max_lifetime: { min: 10_000 } } }), 10);
+assert.equal(effectiveExpiry("g", 60, -1, nothing), 60);
+assert.equal(effectiveExpiry("g", 60, 30, nothing), 30);
+assert.equal(effectiveExpiry("g", 60, 0, nothing), 0);
+assert.equal(effectiveExpiry("g", -1, -1, nothing), -1);
+assert.equal(effectiveExpiry("g", 60, -1, { policies: { g: { max_lifetime: 5_000 } }, limits: {} }), 5);
+assert.equal(effectiveExpiry("g", 5, -1, { policies: {}, limits: { max_lifetime: { min: 10_000 } } }), 10);

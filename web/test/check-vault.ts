@@ -1,4 +1,4 @@
-/** What the sealed store leaves: a program that ends with an error if something is wrong. */
+/** Checks that the vault leaves no readable data. Exits with an error on failure. */
 
 import "fake-indexeddb/auto";
 import assert from "node:assert/strict";
@@ -33,7 +33,7 @@ class File implements KeyFile {
   }
 }
 
-/** All that IndexedDB has now, as its logs would keep it. */
+/** Returns all values in IndexedDB, which its logs may keep. */
 async function stored(name: string): Promise<{ key: string; data: ArrayBuffer }[]> {
   const db = await openDB(name);
   const keys = await db.getAllKeys("values");
@@ -42,8 +42,8 @@ async function stored(name: string): Promise<{ key: string; data: ArrayBuffer }[
   return keys.map((key, at) => ({ key: JSON.stringify(key), data: values[at].data }));
 }
 
-/** Whether any key in the file opens a value. */
-async function opens(file: File, { key, data }: { key: string; data: ArrayBuffer }): Promise<boolean> {
+/** Whether any key in the file decrypts a value. */
+async function canDecrypt(file: File, { key, data }: { key: string; data: ArrayBuffer }): Promise<boolean> {
   for (let at = 0; at < file.bytes.length; at += SLOT_BYTES) {
     const raw = file.bytes.slice(at, at + SLOT_BYTES);
     const secret = await crypto.subtle.importKey("raw", raw, "AES-GCM", false, ["decrypt"]);
@@ -55,39 +55,39 @@ async function opens(file: File, { key, data }: { key: string; data: ArrayBuffer
 
 const KEY: Key = ["text", "group", 7];
 
-async function whatIsReplacedOrDeletedCannotBeOpened(): Promise<void> {
+async function replacedAndDeletedValuesCannotBeDecrypted(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("one", file);
   await vault.write(new Batch().put(KEY, "a secret").put(["about"], { bytes: Uint8Array.of(1, 2, 3) }));
   const [first] = (await stored("one")).filter((each) => each.key === JSON.stringify(KEY));
-  assert.ok(await opens(file, first!));
+  assert.ok(await canDecrypt(file, first!));
   await vault.write(new Batch().put(KEY, "another"));
   assert.equal(await vault.get(KEY), "another");
-  assert.ok(!(await opens(file, first!)));
+  assert.ok(!(await canDecrypt(file, first!)));
   const [second] = (await stored("one")).filter((each) => each.key === JSON.stringify(KEY));
   await vault.write(new Batch().delete(KEY));
   assert.equal(await vault.get(KEY), undefined);
-  assert.ok(!(await opens(file, second!)));
+  assert.ok(!(await canDecrypt(file, second!)));
   assert.deepEqual(await vault.get(["about"]), { bytes: Uint8Array.of(1, 2, 3) });
   assert.ok(!new TextDecoder("latin1").decode(file.bytes).includes("secret"));
   await vault.close();
 }
 
-async function keysOfNothingAreOverwrittenAtTheStart(): Promise<void> {
+async function unusedKeysAreOverwrittenAtTheStart(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("two", file);
   await vault.write(new Batch().put(KEY, "kept"));
   await vault.close();
-  file.write(new Uint8Array(SLOT_BYTES).fill(9), { at: file.bytes.length }); // a process died before it was referred to
+  file.write(new Uint8Array(SLOT_BYTES).fill(9), { at: file.bytes.length }); // as if the process died before the value was written
   const again = await Vault.open("two", file);
   assert.equal(await again.get(KEY), "kept");
   assert.ok(!file.bytes.includes(9) || file.bytes.subarray(-SLOT_BYTES).every((each) => each === 0));
   await again.write(new Batch().put(["about"], 1));
-  assert.equal(file.bytes.length, 2 * SLOT_BYTES); // the slot is used again
+  assert.equal(file.bytes.length, 2 * SLOT_BYTES); // the slot was reused
   await again.close();
 }
 
-async function aWriteThatFailsChangesNothing(): Promise<void> {
+async function aFailedWriteChangesNothing(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("three", file);
   await vault.write(new Batch().put(KEY, "before"));
@@ -100,20 +100,20 @@ async function aWriteThatFailsChangesNothing(): Promise<void> {
   await vault.close();
 }
 
-async function whatIsDestroyedIsGone(): Promise<void> {
+async function aDestroyedVaultCannotBeDecrypted(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("four", file);
   await vault.write(new Batch().put(KEY, "a secret"));
   const [sealed] = await stored("four");
   await vault.destroy();
   assert.equal(file.bytes.length, 0);
-  assert.ok(!(await opens(file, sealed!)));
+  assert.ok(!(await canDecrypt(file, sealed!)));
   const again = await Vault.open("four", file);
   assert.deepEqual(again.keys(), []);
   await again.close();
 }
 
-async function whatIsUnderWayStoresNothingOnceTheKeysAreErased(): Promise<void> {
+async function pendingWritesFailOnceTheKeysAreErased(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("six", file);
   await vault.write(new Batch().put(KEY, "a secret"));
@@ -126,7 +126,7 @@ async function whatIsUnderWayStoresNothingOnceTheKeysAreErased(): Promise<void> 
   assert.equal(file.bytes.length, 0);
 }
 
-async function whatIsErasedGoesAlsoWhereNothingCanBeWritten(): Promise<void> {
+async function erasedValuesAreErasedEvenIfTheWriteFails(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("seven", file);
   await vault.write(new Batch().put(KEY, "a secret").put(["about"], 1));
@@ -134,7 +134,7 @@ async function whatIsErasedGoesAlsoWhereNothingCanBeWritten(): Promise<void> {
   file.isFull = true;
   await assert.rejects(vault.write(new Batch().put(["block"], 1).erase(KEY).delete(["about"])));
   file.isFull = false;
-  for (const each of before) assert.equal(await opens(file, each), each.key !== JSON.stringify(KEY));
+  for (const each of before) assert.equal(await canDecrypt(file, each), each.key !== JSON.stringify(KEY));
   assert.equal(await vault.get(KEY), undefined);
   assert.equal(await vault.get(["about"]), 1);
   await vault.write(new Batch().put(["block"], 2)); // in another slot
@@ -151,7 +151,7 @@ async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
   await vault.write(new Batch().put(KEY, "kept"));
   await vault.write(new Batch().put(["about"], 1));
   await vault.close();
-  file.write(new Uint8Array(SLOT_BYTES), { at: 0 }); // the page was closed after it had overwritten this one
+  file.write(new Uint8Array(SLOT_BYTES), { at: 0 }); // as if the page was closed after it overwrote the key
   const again = await Vault.open("five", file);
   assert.deepEqual(again.keys(), [["about"]]);
   assert.equal(await again.get(KEY), undefined);
@@ -163,10 +163,10 @@ async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
   await empty.close();
 }
 
-await whatIsReplacedOrDeletedCannotBeOpened();
+await replacedAndDeletedValuesCannotBeDecrypted();
 await valuesWithoutKeysAreDeletedAtTheStart();
-await keysOfNothingAreOverwrittenAtTheStart();
-await aWriteThatFailsChangesNothing();
-await whatIsDestroyedIsGone();
-await whatIsErasedGoesAlsoWhereNothingCanBeWritten();
-await whatIsUnderWayStoresNothingOnceTheKeysAreErased();
+await unusedKeysAreOverwrittenAtTheStart();
+await aFailedWriteChangesNothing();
+await aDestroyedVaultCannotBeDecrypted();
+await erasedValuesAreErasedEvenIfTheWriteFails();
+await pendingWritesFailOnceTheKeysAreErased();

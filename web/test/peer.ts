@@ -1,6 +1,6 @@
 /**
- * Clients of the browser's MLS layer, driven by lines of JSON, as tests/interop_peer is: one process for all clients.
- * After each step the state of a group is stored and loaded.
+ * Clients of the browser's MLS layer, driven by lines of JSON like tests/interop_peer. The state of a group is stored and
+ * loaded after each step.
  */
 
 import { createInterface } from "node:readline";
@@ -29,13 +29,13 @@ const own = (client: Client): Promise<OwnKeyPackage> => makeKeyPackage(client.us
 
 function keyPackageOf(text: string): KeyPackage {
   const message = decode(fromHex(text));
-  if (message.wireformat !== "mls_key_package") throw new Error("no key package");
+  if (message.wireformat !== "mls_key_package") throw new Error("not a key package");
   return message.keyPackage;
 }
 
 type Fields = Record<string, any>;
 
-const inGroup: Record<string, (client: Client, group: MlsGroup, fields: Fields) => Promise<Fields>> = {
+const groupOperations: Record<string, (client: Client, group: MlsGroup, fields: Fields) => Promise<Fields>> = {
   async commit(client, group, { add, remove }) {
     const made = await commit(group, { add: add.map(keyPackageOf), remove, now });
     client.group = made.group;
@@ -51,9 +51,9 @@ const inGroup: Record<string, (client: Client, group: MlsGroup, fields: Fields) 
     return { proposal: hex(encode(message)) };
   },
   async process(client, group, { message }) {
-    const taken = await receive(group, fromHex(message));
-    client.group = taken.group;
-    const { received } = taken;
+    const processed = await receive(group, fromHex(message));
+    client.group = processed.group;
+    const { received } = processed;
     return received.kind === "text" ? { plaintext: hex(received.data), sender: received.sender.index } : {};
   },
   async encrypt(client, group, { plaintext }) {
@@ -71,7 +71,7 @@ const inGroup: Record<string, (client: Client, group: MlsGroup, fields: Fields) 
   }),
 };
 
-const alone: Record<string, (client: Client, fields: Fields) => Promise<Fields>> = {
+const clientOperations: Record<string, (client: Client, fields: Fields) => Promise<Fields>> = {
   async key_package(client) {
     const made = await own(client);
     client.packages.push(made);
@@ -106,7 +106,7 @@ async function answer({ op, client: name, ...fields }: Fields): Promise<Fields> 
   }
   const client = clients.get(name);
   if (!client) throw new Error("no such client");
-  const result = alone[op] ? await alone[op](client, fields) : await inGroup[op]!(client, client.group!, fields);
+  const result = clientOperations[op] ? await clientOperations[op](client, fields) : await groupOperations[op]!(client, client.group!, fields);
   if (client.group) client.group = MlsGroup.load(client.group.store());
   return result;
 }

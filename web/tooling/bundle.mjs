@@ -1,4 +1,4 @@
-/** How everything is bundled, for the page and for tests. */
+/** Bundles the page, the Worker and the test programs. */
 
 import { build } from "esbuild";
 import { fileURLToPath } from "node:url";
@@ -6,7 +6,7 @@ import { patchMls } from "./patches.mjs";
 
 export const ROOT = fileURLToPath(new URL("..", import.meta.url));
 
-/** Bundles one entry; returns the files that come out: their names' endings and their bytes. */
+/** Bundles one entry point; returns the output files with paths and contents. */
 export async function bundle(entry, options = {}) {
   const { outputFiles } = await build({
     absWorkingDir: ROOT,

@@ -1,12 +1,12 @@
 /**
- * Faults of ts-mls 1.6.4 that have to be mended inside of it: an esbuild plugin that replaces text, and fails unless
- * each place is there exactly once. With another version of ts-mls look at each anew.
+ * Fixes bugs of ts-mls 1.6.4: an esbuild plugin that replaces text, and fails unless each text occurs exactly once.
+ * Review each patch when ts-mls is updated.
  */
 
 import { readFile } from "node:fs/promises";
 
 const PATCHES = {
-  // Of an unmerged leaf: it is a leaf below the node, and the nodes between the two list it too (RFC 9420, 12.4.3.1).
+  // An unmerged leaf must be below the node, and the nodes between them must list it too (RFC 9420, 12.4.3.1).
   "clientState.js": [
     [
       'if (tree[nodeIndex]?.nodeType !== "leaf" && !dp.includes(toNodeIndex(i)))',
@@ -17,12 +17,12 @@ const PATCHES = {
       "if (!arraysEqual(dpNode.parent.unmergedLeaves, n.parent.unmergedLeaves))",
       "if (!dpNode.parent.unmergedLeaves.includes(unmergedLeaf))",
     ],
-    // What every client knows is in no list of capabilities (11.1).
+    // Default types are not listed in capabilities (11.1).
     ["caps.extensionTypes.every((e) => cs.extensions.includes(e))", "caps.extensionTypes.every((e) => e <= 5 || cs.extensions.includes(e))"],
     ["caps.proposalTypes.every((p) => cs.proposals.includes(p))", "caps.proposalTypes.every((p) => p <= 7 || cs.proposals.includes(p))"],
-    // The list of external senders is read as if it were one; `checks.ts` reads it.
+    // ts-mls reads the list of external senders as a single sender; `checks.ts` reads it.
     ['const externalSenders = extensions.filter((e) => e.extensionType === "external_senders");', "const externalSenders = [];"],
-    // A commit can take all extensions of the group away.
+    // A commit may remove all extensions of the group.
     ["extensions: newExtensions,", "extensions: grouped.group_context_extensions.length > 0 ? newExtensions : state.groupContext.extensions,"],
   ],
   "publicMessage.js": [
@@ -31,7 +31,7 @@ const PATCHES = {
     ["const externalSender = decodeExternalSender(", "const externalSender = decodeVarLenType(decodeExternalSender)("],
     ["return externalSender[0];", "return externalSender[0][senderIndex];"],
   ],
-  // The number 0 is not absent: it is the first leaf.
+  // The value 0 is present: it is the first leaf.
   "codec/optional.js": [["if (t) {", "if (t !== undefined) {"]],
   "processMessages.js": [
     [
@@ -39,16 +39,16 @@ const PATCHES = {
       'result.additionalResult.kind === "memberCommit"',
     ],
   ],
-  // What is inside is written as it would be written here: others refuse what is not.
+  // The decrypted content must be canonical, since other clients reject it otherwise.
   "messageProtection.js": [
     [
       "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
       '    const written = encodePrivateMessageContent({ kind: "alwaysPad", paddingLength: 0 })(pmc);\n' +
-        '    if (written.some((each, at) => each !== decrypted[at])) throw new CodecError("It is written in another way than it has to be");\n' +
+        '    if (written.some((each, at) => each !== decrypted[at])) throw new CodecError("the content is not canonical");\n' +
         "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
     ],
   ],
-  // A leaf may tell of versions that are not known here (13.5).
+  // A leaf may list unknown versions (13.5).
   "capabilities.js": [
     [
       'import { decodeProtocolVersion, protocolVersionEncoder } from "./protocolVersion.js";',
@@ -60,7 +60,7 @@ const PATCHES = {
     ["varLenTypeEncoder(protocolVersionEncoder),", "varLenTypeEncoder(contramapBufferEncoder(uint16Encoder, openEnumNumberEncoder(protocolVersions))),"],
     ["decodeVarLenType(decodeProtocolVersion),", "decodeVarLenType(mapDecoderOption(decodeUint16, openEnumNumberToKey(protocolVersions))),"],
   ],
-  // Of a skipped generation its key and nonce are kept, not the secret, from which all later keys follow (9.2).
+  // For a skipped generation only key and nonce are kept, not the secret, which yields all later keys (9.2).
   "secretTree.js": [
     [
       'return await deriveTreeSecret(secret, "nonce",',
@@ -84,7 +84,7 @@ const PATCHES = {
         "        const [updated, old] = updateUnusedGenerations({ ...result, secret: kept }, config.retainKeysForGenerations);",
     ],
   ],
-  // A blank root is not on the filtered path: it hands the secret of the node before on.
+  // A blank root is not on the filtered path: it passes on the secret of the node before.
   "pathSecrets.js": [
     [
       'const nextSecret = await deriveSecret(pathSecrets[currentIndex], "path", kdf);',
@@ -95,7 +95,7 @@ const PATCHES = {
   ],
 };
 
-/** The text of a file of ts-mls with its patches. Throws if one of their places is not there exactly once. */
+/** Returns the patched text of a file of ts-mls. Throws if a patch does not match exactly once. */
 export function patched(name, text) {
   for (const [from, to] of PATCHES[name]) {
     if (text.split(from).length !== 2) throw new Error(`ts-mls: not exactly once in ${name}: ${from}`);
@@ -109,7 +109,7 @@ const SOURCES = new URL("../node_modules/ts-mls/dist/src/", import.meta.url);
 export const patchMls = {
   name: "patch-ts-mls",
   setup(build) {
-    // All are looked at, also those that a bundle does not need.
+    // Checks all patches, including those that a bundle does not need.
     build.onStart(async () => {
       for (const name of Object.keys(PATCHES)) patched(name, await readFile(new URL(name, SOURCES), "utf8"));
     });

@@ -88,7 +88,7 @@ class PageSnapshot:
 
         def read(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """Run in the reader's thread, since processing 1,000 runs would block the event loop."""
-            seen = overview.read(connection, jobs, now)
+            seen = overview.read_overview(connection, jobs, now)
             amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
             return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 

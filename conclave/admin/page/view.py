@@ -63,7 +63,7 @@ def environment() -> "Environment":
         rule=_rule,
         number=_number,
         span=elapsed_text,
-        rounded_text=rounded_text,
+        rounded=rounded_text,
     )
     made.globals["counted"] = counted
     return made

@@ -19,7 +19,7 @@ from conclave.wire.results import (
 )
 from conclave.wire.schemas import commits, groups as wire
 
-GROUPS_AT_ONCE = 100
+GROUP_PAGE_SIZE = 100
 """Page size for the user's groups, each with all its members."""
 
 
@@ -37,7 +37,7 @@ class GroupCalls(ApiCalls):
         """List the user's groups."""
         call = Call("GET", "/groups", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
+            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUP_PAGE_SIZE
         )
 
     async def public_groups(self, pattern: str = "") -> tuple[PublicGroupInfo, ...]:

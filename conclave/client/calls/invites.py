@@ -16,7 +16,7 @@ from conclave.wire.results import (
 )
 from conclave.wire.schemas import invites as wire, key_packages
 
-WELCOMES_AT_ONCE = 32
+WELCOME_PAGE_SIZE = 32
 """Page size for Welcomes: each may have 1 MiB, a third more in JSON."""
 
 
@@ -85,7 +85,7 @@ class InviteCalls(ApiCalls):
         """List the user's Welcomes."""
         call = Call("GET", "/welcomes", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
+            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOME_PAGE_SIZE
         )
 
     async def accept_welcome(self, welcome_id: UUID) -> None:

@@ -9,7 +9,7 @@ from conclave.client.events import Lagged
 from conclave.client.stream import read_events
 from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.events import Event
-from conclave.wire.results import FetchedMessage, MessagePage, MessageSent
+from conclave.wire.results import FetchedMessage, FetchedMessages, MessageSent
 from conclave.wire.schemas import messages as wire
 
 
@@ -43,7 +43,7 @@ class MessageCalls(ApiCalls):
         call = Call(
             "GET", path("groups", group_id, "messages"), query=query, repeatable=True, max_bytes=MAX_BODIES_BYTES
         )
-        return (await self.transport.request(call, MessagePage)).messages
+        return (await self.transport.request(call, FetchedMessages)).messages
 
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
         """Take a message back, for all members: the user's own, or any as an admin, if the operator allows it.

@@ -5,7 +5,7 @@ from conclave.client.chat.observer import ConversationObserver
 from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
 from conclave.client.history.erasing import NEVER
-from conclave.client.history.store import MOST_UNREAD, History
+from conclave.client.history.store import MAX_UNREAD, History
 from conclave.client.session import LoginSession
 
 DIRECT = 2
@@ -29,14 +29,14 @@ class UnreadCounter:
         if room.mentions is None:
             room.mentions = self._mentions(room, unread[0] - 1) if unread else set()
             room.muted_until = self._history.muted_until(group_id)
-        last = unread[-1] if len(unread) == MOST_UNREAD else NEVER  # later ones are unread too
+        last = unread[-1] if len(unread) == MAX_UNREAD else NEVER  # later ones are unread too
         after = {each for each in room.mentions if each > last}
         room.mentions &= {*unread} | self._history.present(group_id, after)
 
     def _mentions(self, room: Room, after: int) -> set[int]:
         """Return the numbers of all messages after one that mention the user."""
         numbers = set[int]()
-        while found := self._history.messages(room.group.group_id, after, MOST_UNREAD):
+        while found := self._history.messages(room.group.group_id, after, MAX_UNREAD):
             numbers |= {each.sequence_num for each in found if self._mentions_user(room, each)}
             after = found[-1].sequence_num
         return numbers

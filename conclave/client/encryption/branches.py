@@ -85,9 +85,7 @@ class Branches:
         """Compare, and replace a wrong group info. Return whether the check of the group ends here."""
         info = await fetch_group_info(client, group_id)
         header = read_group_info(info)
-        record = self._operations.record(
-            group_id
-        )  # only now: messages may have been read while the answer was on its way
+        record = self._operations.record(group_id)  # after the request, during which messages may be processed
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return True
         ours = record.group

@@ -163,9 +163,7 @@ class MessageProcessor:
             return Readable(message, None)  # a member's, but not UTF-8: its key is used up
         except OutdatedStateError:
             self.drop_outdated_state(record)
-            self._process_without_keys(
-                record, message
-            )  # by it the group has gone on: a group info from before leads to nobody
+            self._process_without_keys(record, message)  # it may be a commit: older group infos must not be used
             return None
         except MlsError as error:
             record.group = before
@@ -341,9 +339,7 @@ class MessageProcessor:
             return self._handle_other_epoch(record, group, message, header)
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= record.up_to else self._report_refused(record, message, str(error))
-        if isinstance(
-            error, (UnauthorizedChangeError, DisallowedProposalError)
-        ):  # nothing is wrong with this client's keys
+        if isinstance(error, (UnauthorizedChangeError, DisallowedProposalError)):  # this client's keys are right
             agenda.unauthorized.add(message.sender_id)
             self._agenda.schedule(record.group_id)
             return self._report_refused(record, message, str(error))

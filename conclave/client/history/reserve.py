@@ -11,10 +11,10 @@ from pathlib import Path
 SUFFIX = ".reserve"
 """Suffix of the reserve file, next to the history."""
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Size of the reserve: the longest message and a whole segment fit into it."""
 
-LEAST_BYTES = 256 * 1024
+MIN_BYTES = 256 * 1024
 """Minimum size: on a small disk a quarter of the free space is reserved."""
 
 _BLOCK = 512
@@ -59,8 +59,8 @@ class SpaceReserve:
             return True
         disk = os.fstatvfs(descriptor)
         free = disk.f_bavail * disk.f_frsize
-        size = known.st_size or min(MOST_BYTES, free // 4)
-        if size < LEAST_BYTES or free < 2 * size:
+        size = known.st_size or min(MAX_BYTES, free // 4)
+        if size < MIN_BYTES or free < 2 * size:
             return False
         os.posix_fallocate(descriptor, 0, size)
         return True

@@ -48,11 +48,11 @@ class ServerClock:
     error of the wall clock is harmless, since only differences count.
     """
 
-    def __init__(self, clock: Clock, anchor: Anchor | None = None, doubt: UnconfirmedTime | None = None) -> None:
+    def __init__(self, clock: Clock, anchor: Anchor | None = None, unconfirmed: UnconfirmedTime | None = None) -> None:
         """``anchor``: None before the first answer; until then the wall clock counts."""
         self._clock = clock
         self.anchor = anchor
-        self.doubt = doubt
+        self.unconfirmed = unconfirmed
         self.unknown_time_count = 0
         self._unknown_since: Reading | None = None
 
@@ -70,14 +70,14 @@ class ServerClock:
         reading, self._unknown_since = self._clock.read(), None
         received = Anchor(date + 1, reading)
         if self.anchor is None or _agrees(self.anchor, received) or _matches_wall_clock(self.anchor, received):
-            self.anchor, self.doubt = received, None
-        elif self.doubt is None or not _agrees(self.doubt.anchor, received):
-            self.doubt = UnconfirmedTime(received)
-        elif _elapsed(self.doubt.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
-            self.doubt = UnconfirmedTime(received, self.doubt.answers + 1)
-            if self.doubt.answers >= CONFIRMING_ANSWERS:
+            self.anchor, self.unconfirmed = received, None
+        elif self.unconfirmed is None or not _agrees(self.unconfirmed.anchor, received):
+            self.unconfirmed = UnconfirmedTime(received)
+        elif _elapsed(self.unconfirmed.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
+            self.unconfirmed = UnconfirmedTime(received, self.unconfirmed.answers + 1)
+            if self.unconfirmed.answers >= CONFIRMING_ANSWERS:
                 leap = received.server - _latest(self.anchor, reading)
-                self.anchor, self.doubt = received, None
+                self.anchor, self.unconfirmed = received, None
                 return max(0, leap)
         return 0
 
@@ -89,7 +89,7 @@ class ServerClock:
     @property
     def needs_answer(self) -> bool:
         """Whether to ask the server for another answer, to confirm a jump or to get a time."""
-        asked_at = self._unknown_since or (self.doubt.anchor.at if self.doubt else None)
+        asked_at = self._unknown_since or (self.unconfirmed.anchor.at if self.unconfirmed else None)
         return asked_at is not None and _elapsed(asked_at, self._clock.read()) >= ANSWER_INTERVAL_SECONDS
 
     @property
@@ -118,7 +118,7 @@ class ServerClock:
     @property
     def _candidates(self) -> list[Anchor]:
         """The accepted time and the unconfirmed one, if any."""
-        return [each for each in (self.anchor, self.doubt and self.doubt.anchor) if each]
+        return [each for each in (self.anchor, self.unconfirmed and self.unconfirmed.anchor) if each]
 
 
 def _is_same_start(at: Reading, reading: Reading) -> bool:

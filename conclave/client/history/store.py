@@ -91,31 +91,32 @@ class History:
             return
         with suppress(DiskError):
             self._erase_due()  # by the former time: a correction must not show erased messages
-        former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
+        former, anchor, unconfirmed = self.now(), self._clock.anchor, self._clock.unconfirmed
         leap, now = self._clock.record_time(date), self.now()
-        mends = leap > 0 or former - now > TOLERANCE_SECONDS
-        if mends or self._saved_clock.differ_from(self._clock):
+        is_corrected = leap > 0 or former - now > TOLERANCE_SECONDS
+        if is_corrected or self._saved_clock.differs_from(self._clock):
             try:
                 with self._transaction() as connection:
                     self._saved_clock.write(connection, self._clock)
-                    if mends:
-                        shift_forward(connection, leap, now - leap) if leap else shift_back(
-                            connection, former - now, now
-                        )
+                    if is_corrected:
+                        if leap:
+                            shift_forward(connection, leap, now - leap)
+                        else:
+                            shift_back(connection, former - now, now)
                         connection.execute(erasing.SET_GONE_AT, {"keep": self._keep_after_fetch})
             except sqlite3.Error as error:
                 self._saved_clock = SavedClock()  # the next answer repeats it
-                if mends:
-                    self._clock.anchor, self._clock.doubt = anchor, doubt
+                if is_corrected:
+                    self._clock.anchor, self._clock.unconfirmed = anchor, unconfirmed
                 if not isinstance(error, DiskError):
                     raise
         # An unconfirmed time was dropped or confirmed, or a local clock that was set forward is right again.
-        self._has_reappeared |= (doubt is not None and self._clock.doubt is None) or now < former - 1
+        self._has_reappeared |= (unconfirmed is not None and self._clock.unconfirmed is None) or now < former - 1
 
     @property
     def is_time_known(self) -> bool:
         """Whether the server's time is accepted. If not, messages missing in its answers may reappear."""
-        return self._clock.doubt is None and not self._clock.is_time_unknown
+        return self._clock.unconfirmed is None and not self._clock.is_time_unknown
 
     @property
     def unknown_time_count(self) -> int:

@@ -5,16 +5,16 @@ import sqlite3
 from conclave.client.history.server_clock import Anchor, ServerClock, UnconfirmedTime
 from conclave.clock import Reading
 
-NOTED_SECONDS = 60
+SAVE_INTERVAL_SECONDS = 60
 """Seconds between two writes of the server's time, unless a clock was set."""
 
 
 def load_clock(connection: sqlite3.Connection) -> tuple[Anchor | None, UnconfirmedTime | None]:
     """Return the last accepted time and the unconfirmed one."""
     row = connection.execute("SELECT server, wall, since_boot, boot_id FROM about").fetchone()
-    doubted = connection.execute("SELECT answers, server, wall, since_boot, boot_id FROM doubt").fetchone()
+    pending = connection.execute("SELECT answers, server, wall, since_boot, boot_id FROM doubt").fetchone()
     anchor = Anchor(row[0], Reading(*row[1:])) if row and row[0] is not None else None
-    return anchor, doubted and UnconfirmedTime(Anchor(doubted[1], Reading(*doubted[2:])), doubted[0])
+    return anchor, pending and UnconfirmedTime(Anchor(pending[1], Reading(*pending[2:])), pending[0])
 
 
 class SavedClock:
@@ -22,24 +22,24 @@ class SavedClock:
 
     def __init__(self) -> None:
         self._anchor: Anchor | None = None
-        self._doubt: UnconfirmedTime | None = None
+        self._unconfirmed: UnconfirmedTime | None = None
 
-    def differ_from(self, clock: ServerClock) -> bool:
+    def differs_from(self, clock: ServerClock) -> bool:
         """Return whether a clock differs from the stored state."""
         anchor = clock.anchor
         is_new = anchor is not None and (self._anchor is None or _differs(self._anchor, anchor))
-        return is_new or clock.doubt != self._doubt
+        return is_new or clock.unconfirmed != self._unconfirmed
 
     def write(self, connection: sqlite3.Connection, clock: ServerClock) -> None:
         """Store the state of a clock, within the caller's transaction."""
-        self._anchor, self._doubt = clock.anchor, clock.doubt
+        self._anchor, self._unconfirmed = clock.anchor, clock.unconfirmed
         if clock.anchor:
             connection.execute(
                 "UPDATE about SET server = ?, wall = ?, since_boot = ?, boot_id = ?", _values(clock.anchor)
             )
         connection.execute("DELETE FROM doubt")
-        if clock.doubt:
-            values = (clock.doubt.answers, *_values(clock.doubt.anchor))
+        if clock.unconfirmed:
+            values = (clock.unconfirmed.answers, *_values(clock.unconfirmed.anchor))
             connection.execute("INSERT INTO doubt VALUES (1, ?, ?, ?, ?, ?)", values)
 
 
@@ -74,4 +74,4 @@ def _differs(former: Anchor, anchor: Anchor) -> bool:
     """Return whether an anchor differs from the stored one, beyond the rounding of the server's seconds."""
     passed = anchor.at.wall - former.at.wall
     was_set = abs(anchor.server - former.server - passed) > 1 or anchor.at.boot_id != former.at.boot_id
-    return was_set or not 0 <= passed < NOTED_SECONDS
+    return was_set or not 0 <= passed < SAVE_INTERVAL_SECONDS

@@ -57,7 +57,7 @@ def _can_be_committed(state: GroupState, cached: CachedProposal, inputs: CommitI
     return True
 
 
-def _is_taken_along(cached: CachedProposal, policy: Policy) -> bool:
+def _is_includable(cached: CachedProposal, policy: Policy) -> bool:
     """Return whether own commits include a proposal."""
     is_outside = cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL
     return cached.is_committable and (policy.admit_new_members or not is_outside)
@@ -67,7 +67,7 @@ def must_commit(state: GroupState, policy: Policy) -> bool:
     """Return whether a commit is needed before the next application message (section 12.4)."""
     own = member(state.own_index)
     return any(
-        _is_taken_along(cached, policy) or (cached.sender == own and isinstance(cached.proposal, Update))
+        _is_includable(cached, policy) or (cached.sender == own and isinstance(cached.proposal, Update))
         for cached in state.proposals
     )
 
@@ -83,7 +83,7 @@ def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy:
     newest_first = state.proposals[::-1]
     for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
         claims = set(_conflict_keys(cached.sender, cached.proposal))
-        if _is_taken_along(cached, policy) and taken.isdisjoint(claims):
+        if _is_includable(cached, policy) and taken.isdisjoint(claims):
             chosen.append(cached)
             taken |= claims
     return tuple(chosen)

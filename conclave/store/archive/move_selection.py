@@ -1,4 +1,4 @@
-"""Chooses the messages that move to the archive next. Writes to temporary tables only."""
+"""Selects the messages that move to the archive next. Writes to temporary tables only."""
 
 import json
 import sqlite3
@@ -9,27 +9,27 @@ from conclave.store import bodies
 from conclave.store.archive.moves import MoveRange
 
 HOUR = 3600
-"""Seconds of an hour: messages are counted by the hour in which they were created."""
+"""Messages are counted by the hour in which they were created."""
 
-SAMPLED_FROM = 16
-"""One of 16 messages is looked at, to estimate how many were created in each hour."""
+SAMPLE_EVERY = 16
+"""One of 16 messages is sampled, to estimate how many were created in each hour."""
 
 _SCATTERED = "(((group_key * 40503 + sequence_num & 0xffffffff) * 2654435761) >> 16)"
-"""A hash of the message id, which makes the sample as good as random: by number alone, small groups might have none."""
+"""A hash of the message id, for a pseudo-random sample. By number alone, small groups might not be sampled."""
 
 
 def list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
     """List in temp.movable the groups that have messages to be moved to the archive.
 
-    ``before``: the messages were created before this Unix second, exclusive. ``least``: only groups whose messages live
-    longer than this many seconds, and that were not restored from the archive: until its space is reclaimed, it would
+    ``before``: only messages created before this Unix second, exclusive. ``least``: only groups whose messages live
+    longer than this many seconds. Groups restored from the archive are omitted until its space is reclaimed: it would
     have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
     """
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
     occurring = [row[0] for row in connection.execute("SELECT DISTINCT effective_expiry FROM groups")]
     lifetimes = [lifetime for lifetime in occurring if GroupPolicy(lifetime).outlives(least)]
-    # Materialized, or messages would be looked for in groups of any lifetime.
+    # Materialized, otherwise messages would be searched in groups of any lifetime.
     connection.execute(
         "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime FROM groups"
         " WHERE effective_expiry IN (SELECT value FROM json_each(?)))"
@@ -43,15 +43,14 @@ def list_movable(connection: sqlite3.Connection, least: int, before: int) -> Non
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
     """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
-    The ends are Unix seconds, exclusive, ascending; the last is ``before``. A slice has fewer messages rather than
-    more, since they are counted by a sample. A slice may have more if one hour has more: an hour is not divided. The
-    first of several slices has a quarter: while it is written to the archive, nothing can be deleted here yet. In
-    this order few partitions are filled at a time.
+    The ends are Unix seconds, exclusive, ascending; the last is ``before``. Slices are planned 5% smaller, since the
+    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices has a quarter:
+    until it is archived, nothing can be deleted here. Slicing by time fills few partitions at once.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
         f" WHERE created_at < ?3 AND {_SCATTERED} % ?2 = 0 GROUP BY hour ORDER BY hour",
-        (HOUR, SAMPLED_FROM, before),
+        (HOUR, SAMPLE_EVERY, before),
     ).fetchall()
     full = rows * 95 // 100
     most = full // 4 if sum(count for _, count in hours) > full else full
@@ -65,32 +64,32 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
 
 
 def count(connection: sqlite3.Connection, before: int) -> int:
-    """Return how many messages may move: those of batches under way, and those from which ``choose`` chooses."""
+    """Return how many messages may move: those of unfinished batches, and the candidates of ``choose``."""
     found = connection.execute(
         f"SELECT ({_UNDER_WAY}) + (SELECT ifnull(sum(count), 0) FROM ({_CANDIDATES}))", {"before": before}
     )
     return int(found.fetchone()[0])
 
 
-def is_any(connection: sqlite3.Connection, before: int) -> bool:
-    """Tell whether a message of the groups in temp.movable may move, created before ``before`` as for ``choose``.
+def has_movable(connection: sqlite3.Connection, before: int) -> bool:
+    """Return whether any message of the groups in temp.movable may move. ``before``: as for ``choose``.
 
-    A group may have old messages of which none moves, for as long as some member does not fetch.
+    A group may have old messages none of which may move, as long as a member has not fetched them.
     """
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 
 
 def has_work(connection: sqlite3.Connection, least: int, before: int) -> bool:
-    """Tell whether any message may move; the parameters are those of ``list_movable``."""
+    """Return whether any message may move. The parameters are those of ``list_movable``."""
     list_movable(connection, least, before)
-    return is_any(connection, before)
+    return has_movable(connection, before)
 
 
 def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[MoveRange], bool]:
     """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
 
-    It has messages created before ``before`` (Unix seconds, exclusive), in the order of their numbers: at most ``rows``
-    messages with ``size`` bytes of bodies, but at least one message if there is any.
+    The batch has messages created before ``before`` (Unix seconds, exclusive), in order of their numbers: at most
+    ``rows`` messages with ``size`` bytes of bodies, but at least one message if there is any.
     """
     while True:
         chosen, count = _choose(connection, before, rows)
@@ -101,7 +100,7 @@ def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) ->
 
 
 def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[MoveRange], int]:
-    """Choose by the number of messages alone; return the ranges and how many messages they have."""
+    """Choose by the number of messages only; return the ranges and how many messages they have."""
     chosen: list[MoveRange] = []
     left = rows
     for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
@@ -152,17 +151,16 @@ GROUP BY bounded.group_key ORDER BY bounded.group_key
 """
 """For each group, the numbers that may move: those above its border and below its first young message.
 
-A message moves only with all messages before it in the group, although a clock that was set back may have given later
-messages earlier times. One that destroys itself does not move, so nothing moves that follows it: it is not there for
-long, and the archive would have to rewrite a file for each. The first young message is searched by number, which ends
-there; a search by time would look at all young messages. And where commits that a member has not fetched yet do not
-expire by age, no message moves that a member has not fetched: in the archive, each run would have to look which of
-them are commits.
+A message moves only with all messages before it in the group, although after a clock was set back later messages may
+have earlier times. Self-destructing messages do not move, nor do messages that follow them: they are short-lived, and
+the archive would have to rewrite a file for each. The first young message is searched by number, which stops there; a
+search by time would read all young messages. Where unfetched commits do not expire by age, no message moves that a
+member has not fetched: otherwise each run would have to find the commits in the archive.
 """
 
 
 def _measure(connection: sqlite3.Connection, chosen: list[MoveRange]) -> int:
-    """Return how many bytes the bodies of the chosen messages have together."""
+    """Return the total size in bytes of the bodies of the chosen messages."""
     total = 0
     for each in chosen:
         first, last = (bodies.message_id(each.group_key, number) for number in (each.first_seq, each.last_seq))

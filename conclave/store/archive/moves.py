@@ -1,4 +1,4 @@
-"""What cleanup notes about the archive: batches that move, the index of parts, the table's state.
+"""Cleanup's records about the archive: batches being moved, the index of parts, the table's state.
 
 A batch is fixed here before anything is copied, and each group switches to the archive in one transaction. The caller
 runs each function in a transaction. Functions that write may be repeated after a crash.
@@ -14,7 +14,7 @@ from conclave.store.engine.sqlite import values
 from conclave.store.sender_index import SENT
 
 KEPT_MOVES = 1000
-"""About 1000 batches that have moved stay listed for operators."""
+"""About 1000 finished batches stay listed for operators."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class PartRow:
-    """One row of the index, a part: what one partition of the archive holds of one group.
+    """One row of the index, a part: the messages of one group in one partition of the archive.
 
     ``lifetime`` and ``span``: the partition. ``first_seq`` and ``last_seq``: numbers, inclusive. ``oldest`` and
     ``newest``: when the messages were created, Unix seconds, inclusive.
@@ -55,17 +55,17 @@ class PartRow:
 
     @property
     def key(self) -> Key:
-        """What names it."""
+        """Group key, lifetime, span."""
         return self.group_key, self.lifetime, self.span
 
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """What the database knows of the archive's table.
+    """The database's state of the archive table.
 
-    ``version``: readers need this version or a later one, and the disk keeps it. ``unerased``: replaced or half-written
-    files may still be on disk, and the table may have later versions. ``turn``: see ``archive/snapshot.py``; the
-    table has this turn or ``former_turn``.
+    ``version``: readers need this table version or a later one; its files are kept. ``unerased``: replaced or
+    half-written files may still be on disk, and the table may have later versions. ``turn``: see
+    ``archive/snapshot.py``; the table has this turn or ``former_turn``.
     """
 
     archive_id: str
@@ -76,18 +76,18 @@ class ArchiveState:
 
 
 def find_state(connection: sqlite3.Connection) -> ArchiveState | None:
-    """Return what the database knows of the archive; None if there never was one."""
+    """Return the state of the archive; None if there never was one."""
     row = connection.execute("SELECT archive_id, version, unerased, turn, former_turn FROM archive_state").fetchone()
     return ArchiveState(row[0], row[1], bool(row[2]), row[3], row[4]) if row else None
 
 
 def begin(connection: sqlite3.Connection) -> None:
-    """Give the store an archive, if it has none."""
+    """Create the state of the archive, if there is none."""
     connection.execute("INSERT OR IGNORE INTO archive_state (id, archive_id) VALUES (1, ?)", (uuid4().hex,))
 
 
 def is_in_use(connection: sqlite3.Connection) -> bool:
-    """Tell whether the archive has messages, is getting some, or has left files on disk."""
+    """Return whether the archive has messages, is receiving some, or has unerased files."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_parts)"
@@ -98,12 +98,12 @@ def is_in_use(connection: sqlite3.Connection) -> bool:
 
 
 def has_parts(connection: sqlite3.Connection) -> bool:
-    """Tell whether the index of the archive has any part."""
+    """Return whether the index of the archive has any part."""
     return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0])
 
 
 def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
-    """Tell whether the archive or a batch under way has messages of a group. Then its tombstone has to stay."""
+    """Return whether the archive or an unfinished batch has messages of a group. Then its tombstone must stay."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?1)"
@@ -115,7 +115,7 @@ def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
 
 
 def holds_sender(connection: sqlite3.Connection, user_id: bytes) -> bool:
-    """Tell whether the archive or a batch under way may have a user's messages. Then the tombstone has to stay."""
+    """Return whether the archive or an unfinished batch may have a user's messages. Then the tombstone must stay."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?)"
@@ -133,8 +133,8 @@ def note_version(connection: sqlite3.Connection, version: int) -> None:
 def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
     """Note that a run is about to change the table.
 
-    From here on, the disk may have files that do not belong to the table. ``former_turn`` and ``version``: those that
-    the table has now; the disk keeps them.
+    From here on, there may be files that do not belong to the table. ``former_turn`` and ``version``: the current ones
+    of the table, whose files are kept.
     """
     connection.execute("UPDATE archive_state SET turn = ?, former_turn = ?, unerased = 1", (turn, former_turn))
     note_version(connection, version)
@@ -146,13 +146,13 @@ def note_erased(connection: sqlite3.Connection) -> None:
 
 
 def batch_under_way(connection: sqlite3.Connection) -> int | None:
-    """Return the number of the first batch whose move has not ended; None if there is none."""
+    """Return the number of the first unfinished batch; None if there is none."""
     row = connection.execute("SELECT batch FROM archive_moves WHERE finished_at IS NULL ORDER BY batch").fetchone()
     return row["batch"] if row else None
 
 
 def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the last batch ever fixed and of the last that has moved messages; 0 if none."""
+    """Return the numbers of the last batch fixed, and of the last that has moved messages; 0 if there is none."""
     row = connection.execute(
         "SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'), 0), ifnull(("
         " SELECT max(batch) FROM archive_moves WHERE finished_at IS NOT NULL AND message_count > 0), 0)"
@@ -161,7 +161,7 @@ def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def ranges_of(connection: sqlite3.Connection, batch: int) -> list[MoveRange]:
-    """Return the ranges of a batch under way, ordered by group."""
+    """Return the ranges of an unfinished batch, ordered by group."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges WHERE batch = ? ORDER BY group_key",
         (batch,),
@@ -169,8 +169,8 @@ def ranges_of(connection: sqlite3.Connection, batch: int) -> list[MoveRange]:
     return [MoveRange(*row) for row in rows]
 
 
-def unswitched(connection: sqlite3.Connection) -> list[MoveRange]:
-    """Return the ranges of batches under way that are not in the index yet; the table may have them already."""
+def unswitched_ranges(connection: sqlite3.Connection) -> list[MoveRange]:
+    """Return the ranges of unfinished batches that are not in the index yet; the table may have them already."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
         " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"
@@ -193,7 +193,7 @@ def parts_of_partition(connection: sqlite3.Connection, lifetime: int, span: int)
 
 
 def groups_ahead(connection: sqlite3.Connection, now: int) -> list[bytes]:
-    """Return the ids of groups that serve messages from the archive which were created at ``now`` or later."""
+    """Return the ids of groups with archived messages that were created at ``now`` or later."""
     rows = connection.execute(
         "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key) WHERE newest >= ?",
         (now,),
@@ -202,21 +202,21 @@ def groups_ahead(connection: sqlite3.Connection, now: int) -> list[bytes]:
 
 
 def each_part(connection: sqlite3.Connection) -> Iterator[PartRow]:
-    """Yield the rows of the index by group, span and lifetime: there may be millions."""
+    """Yield the rows of the index, ordered by group, span and lifetime. There may be millions."""
     return (PartRow(*row) for row in connection.execute(f"{_PARTS} ORDER BY group_key, span, lifetime"))
 
 
 PART_COLUMNS = "group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
-"""The columns of a PartRow, in their order."""
+"""The columns of a PartRow, in order."""
 
 _PARTS = f"SELECT {PART_COLUMNS} FROM archive_parts"
 
 
-def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int, int]]:
-    """Return the numbers, first and last, up to which a group's messages in the hot store are in the archive too.
+def duplicated_ranges(connection: sqlite3.Connection, group_key: int) -> list[tuple[int, int]]:
+    """Return the ranges (first, last) of a group's hot messages that are in the archive too.
 
-    The archive serves them, or will as soon as a batch that was verified there has ended, or did so before the group
-    was deleted. What is erased of them counts where they are erased last: in the archive.
+    The archive serves them, will serve them once a verified batch has finished, or did so before the group was deleted.
+    Their erasure is counted where it happens last: in the archive.
     """
     rows = connection.execute(
         "SELECT 0, archived_seq FROM groups WHERE group_key = ?1 AND archived_seq > 0"
@@ -229,8 +229,8 @@ def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int
     return [(row[0], row[1]) for row in rows]
 
 
-def copies(connection: sqlite3.Connection) -> list[MoveRange]:
-    """Return the copies: messages still in the hot store although the archive serves them. One range for each group."""
+def hot_copies(connection: sqlite3.Connection) -> list[MoveRange]:
+    """Return one range for each group: messages still in the hot store although the archive serves them."""
     rows = connection.execute(
         "SELECT group_key, archived_seq FROM groups WHERE archived_seq > 0 AND EXISTS"
         " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND sequence_num <= archived_seq)"
@@ -238,8 +238,8 @@ def copies(connection: sqlite3.Connection) -> list[MoveRange]:
     return [MoveRange(row[0], 0, row[1], KEEP) for row in rows]
 
 
-def fix(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: int) -> int:
-    """Fix a batch and return its number. From here on it consists of these messages, even after a crash."""
+def fix_batch(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: int) -> int:
+    """Store a batch and return its number. From here on its messages are fixed, even after a crash."""
     batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
     connection.executemany(
         "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
@@ -249,7 +249,7 @@ def fix(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: int) -
 
 
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
-    """Note how many messages of a batch were found undamaged in the archive, and their checksum (None: no messages)."""
+    """Note how many messages of a batch were verified in the archive, and their checksum (None: no messages)."""
     connection.execute(
         "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
         (message_count, checksum, batch),
@@ -265,8 +265,8 @@ def switch(
 ) -> None:
     """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, not from the hot store.
 
-    ``parts``: what the batch added to the archive. ``senders``: the users who sent those of its messages that are no
-    commits. Repeating it changes nothing: an index row that has any number of the range has all of it.
+    ``parts``: what the batch added to the archive. ``senders``: the senders of its application messages. Idempotent: an
+    index row that has any number of the range has all of it.
     """
     connection.executemany(
         "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
@@ -274,7 +274,7 @@ def switch(
         " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET last_seq = excluded.last_seq,"
         " oldest = min(oldest, excluded.oldest), newest = max(newest, excluded.newest),"
         " message_count = message_count + excluded.message_count, body_bytes = body_bytes + excluded.body_bytes,"
-        # What SQLite has for XOR; it is exact for negative numbers too.
+        # XOR, which SQLite lacks; exact for negative numbers too.
         " checksum = (checksum | excluded.checksum) - (checksum & excluded.checksum)"
         " WHERE last_seq < excluded.first_seq",
         [values(each) for each in parts],
@@ -290,24 +290,24 @@ def switch(
 
 
 def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
-    """Note that a batch has moved: its messages are served from the archive."""
+    """Mark a batch as finished: its messages are served from the archive."""
     connection.execute("UPDATE archive_moves SET finished_at = ? WHERE batch = ?", (now, batch))
     connection.execute("DELETE FROM archive_move_ranges WHERE batch = ?", (batch,))
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
 
 
 def note_relaid(connection: sqlite3.Connection) -> None:
-    """Have readers that read the index before look again: messages are about to leave the archive."""
+    """Make readers that have read the index read it again: messages are about to leave the archive."""
     connection.execute("UPDATE archive_state SET relaid = relaid + 1")
 
 
-def settle_parts(
+def replace_parts(
     connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
 ) -> None:
-    """Replace rows of one group in the index with what is left of them.
+    """Replace or delete index rows of one group.
 
-    ``left``: by group key, lifetime and span; None if nothing is left. With the last messages of a deleted group, here
-    and in the archive, its tombstone is deleted, and who has sent what of a group is forgotten with its last part.
+    ``left``: the new rows by group key, lifetime and span; None deletes a row. With the last part of a group its
+    senders are deleted from the index, and the tombstone of a deleted group if nothing of it is left in either tier.
     """
     for key, row in left.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
@@ -321,7 +321,7 @@ def settle_parts(
 def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
     """Note that the archive has only commits left of a deleted account in these groups.
 
-    With the last of the account's other messages, here and in the archive, its tombstone is deleted.
+    The account's tombstone is deleted if it has no application messages left in either tier.
     """
     connection.executemany(
         "DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", [(user_id, key) for key in group_keys]
@@ -330,7 +330,7 @@ def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: It
 
 
 def remove_tombstone(connection: sqlite3.Connection, group_key: int) -> None:
-    """Remove the tombstone of a deleted group of which nothing is left, here and in the archive."""
+    """Remove the tombstone of a deleted group if nothing of it is left in either tier."""
     if not holds_group(connection, group_key):
         connection.execute(
             "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
@@ -339,9 +339,9 @@ def remove_tombstone(connection: sqlite3.Connection, group_key: int) -> None:
 
 
 def remove_user_tombstone(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Remove the tombstone of a deleted account of which only commits are left, here and in the archive.
+    """Remove the tombstone of a deleted account if only commits of it are left in either tier.
 
-    Without it what is left of the other messages would be served again.
+    Without the tombstone, other messages would be served again.
     """
     if not holds_sender(connection, user_id):
         connection.execute(

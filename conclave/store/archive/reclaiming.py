@@ -1,4 +1,4 @@
-"""What takes space in the archive's files and cannot be read any more, by partitions: what was erased, or taken back.
+"""Unreadable messages that take space in the archive's files, by partition: erased, or moved back to the hot store.
 
 The caller runs each function in a transaction.
 """
@@ -14,7 +14,7 @@ Partition = tuple[int, int]
 
 @dataclass(frozen=True)
 class DeadSpace:
-    """Messages that were erased and take space. ``since``: when the first was erased, Unix seconds; None: none was."""
+    """Erased messages that take space. ``since``: when the first was erased, Unix seconds; None: there are none."""
 
     messages: int
     since: int | None
@@ -22,17 +22,17 @@ class DeadSpace:
 
 @dataclass(frozen=True)
 class PartitionUsage:
-    """A partition: how many messages it serves, what of it is erased, and how many the hot store has again."""
+    """A partition: how many messages it serves, how many are erased, and how many were moved back to the hot store."""
 
     living: int
     dead: DeadSpace
     returned: int
 
-    def is_worth_it(self, before: int) -> bool:
-        """Tell whether the partition is to be rewritten, or dropped.
+    def is_reclaimable(self, before: int) -> bool:
+        """Return whether the partition is to be rewritten or dropped.
 
-        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if the hot
-        store has something of it again: until then, that does not move to the archive once more.
+        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if messages
+        were moved back to the hot store: they cannot be archived again before.
         """
         is_old = self.dead.since is not None and self.dead.since <= before
         is_much = self.dead.messages * 3 > self.living
@@ -40,7 +40,7 @@ class PartitionUsage:
 
 
 def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:
-    """Note that so many messages of a partition are erased at the Unix second ``now``."""
+    """Note that ``messages`` messages of a partition are erased at the Unix second ``now``."""
     connection.execute(
         "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
@@ -49,12 +49,12 @@ def note(connection: sqlite3.Connection, partition: Partition, messages: int, no
 
 
 def dead(connection: sqlite3.Connection) -> DeadSpace:
-    """Return what takes space in all partitions together."""
+    """Return the erased messages of all partitions together."""
     return DeadSpace(*connection.execute("SELECT ifnull(sum(messages), 0), min(since) FROM archive_dead").fetchone())
 
 
 def shares(connection: sqlite3.Connection) -> dict[Partition, PartitionUsage]:
-    """Return the partitions of which anything is erased, or is in the hot store again."""
+    """Return the partitions with messages that were erased, or moved back to the hot store."""
     rows = connection.execute(
         "WITH back AS (SELECT lifetime, span, sum(messages) AS returned FROM archive_returned GROUP BY lifetime, span),"
         " parts AS (SELECT lifetime, span, sum(message_count) AS living FROM archive_parts GROUP BY lifetime, span)"
@@ -66,33 +66,33 @@ def shares(connection: sqlite3.Connection) -> dict[Partition, PartitionUsage]:
 
 
 def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:
-    """Note that from ``version`` of the table on, a partition has only what the archive serves."""
+    """Note that from ``version`` of the table on, a partition has only messages that the archive serves."""
     moves.note_version(connection, version)
     for table in ("archive_dead", "archive_returned"):
         connection.execute(f"DELETE FROM {table} WHERE lifetime = ? AND span = ?", partition)
 
 
 def note_unsettled(connection: sqlite3.Connection) -> None:
-    """Note that the index may count messages whose keys are lost: it was restored from a backup."""
+    """Note that the index may count messages whose keys are destroyed: it was restored from a backup."""
     connection.execute("UPDATE archive_state SET unsettled = 1")
 
 
 def note_settled(connection: sqlite3.Connection) -> None:
-    """Note that the index counts no message whose key is lost."""
+    """Note that the index counts no message whose key is destroyed."""
     connection.execute("UPDATE archive_state SET unsettled = 0")
 
 
 def is_unsettled(connection: sqlite3.Connection) -> bool:
-    """Tell whether the index may count messages whose keys are lost."""
+    """Return whether the index may count messages whose keys are destroyed."""
     return connection.execute("SELECT 1 FROM archive_state WHERE unsettled").fetchone() is not None
 
 
 def is_due(connection: sqlite3.Connection, now: int, interval: int) -> bool:
-    """Tell whether space was last given back ``interval`` seconds ago, or before, if there is an archive."""
+    """Return whether there is an archive whose space was last reclaimed at least ``interval`` seconds ago."""
     row = connection.execute("SELECT 1 FROM archive_state WHERE version > 0 AND reclaimed_at <= ?", (now - interval,))
     return row.fetchone() is not None
 
 
 def note_done(connection: sqlite3.Connection, now: int) -> None:
-    """Note that all space was given back that was worth it at the Unix second ``now``."""
+    """Note that space was reclaimed at the Unix second ``now``."""
     connection.execute("UPDATE archive_state SET reclaimed_at = ?", (now,))

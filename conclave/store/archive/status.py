@@ -1,4 +1,4 @@
-"""What the database tells operators about the archive: how much it has, what is overdue, what moved."""
+"""Archive status for operators: amounts, overdue erasures, and moved batches."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, TAKEN_BAC
 
 @dataclass(frozen=True)
 class ArchivedAmount:
-    """What is archived of one class and month.
+    """The archived messages of one class and month.
 
-    ``lifetime``: the class, in seconds or KEEP. ``month``: the one in which the span begins, as 2026-01.
+    ``lifetime``: the class, in seconds or KEEP. ``month``: in which the span begins, such as 2026-01.
     """
 
     lifetime: int
@@ -25,12 +25,11 @@ class ArchivedAmount:
 class ArchiveOverdue:
     """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
 
-    What is withheld is left out, as in ``views/overdue.py``; but times are told as they are, without regard to runs
-    and decisions since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be
-    erased; the seconds say for how long the oldest have been.
-    ``deleted_groups`` and ``deleted_accounts``: those with messages in the archive; the seconds say how long ago they
-    were deleted. ``restored_messages``: those that are in the hot store again. ``taken_back_messages``: those that were
-    taken back, at most: some may be too young.
+    Withheld messages are left out, as in ``views/overdue.py``; but times do not take into account runs and decisions
+    since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be erased.
+    ``deleted_groups`` and ``deleted_accounts``: those with archived messages; the seconds count from their deletion.
+    ``restored_messages``: those moved back to the hot store. ``taken_back_messages``: an upper bound of the withdrawn
+    ones, since some may be too young.
     """
 
     expired_parts: int
@@ -45,9 +44,9 @@ class ArchiveOverdue:
 
 @dataclass(frozen=True)
 class Move:
-    """A batch that has moved, or is under way. Times are Unix seconds.
+    """A finished or unfinished batch. Times are Unix seconds.
 
-    While it is under way, ``finished_at`` is None and ``messages`` is the most that it can have.
+    For an unfinished batch, ``finished_at`` is None and ``messages`` is an upper bound.
     """
 
     batch: int
@@ -57,7 +56,7 @@ class Move:
 
 
 def amounts(connection: sqlite3.Connection) -> list[ArchivedAmount]:
-    """Return how much is archived, ordered by class and month."""
+    """Return the archived amounts, ordered by class and month."""
     rows = connection.execute(
         "SELECT lifetime, strftime('%Y-%m', span, 'unixepoch') AS month, count(DISTINCT group_key),"
         " sum(message_count), sum(body_bytes) FROM archive_parts GROUP BY lifetime, month ORDER BY lifetime, month"
@@ -98,7 +97,7 @@ def overdue(connection: sqlite3.Connection, now: int) -> ArchiveOverdue:
 
 
 def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:
-    """Return the last ``limit`` batches, the newest first."""
+    """Return the last ``limit`` batches, newest first."""
     rows = connection.execute(
         "SELECT batch, fixed_at, finished_at, iif(finished_at IS NULL,"
         " (SELECT ifnull(sum(last_seq - first_seq + 1), 0) FROM archive_move_ranges AS ranges"

@@ -1,4 +1,4 @@
-"""A database connection that also carries the news of its transaction and the room left for bodies."""
+"""A database connection with the state of its transaction, such as its news and the room left for bodies."""
 
 import math
 import sqlite3
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class StoreConnection(sqlite3.Connection):
-    """A connection to the hot store, with the state of the transaction under way.
+    """A connection to the hot store, with the state of the current transaction.
 
-    ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may
-    still add. ``pages_to_return``: how many free pages go back to the file system when it ends.
-    ``is_on_event_loop``: whether it runs on the loop's thread, so that nothing may take long. ``waits_until``: no
-    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it.
-    ``keys``: those of the bodies; None where none is stored or read. ``former_policies``: what the server hides
-    besides what its store says; none of another process.
+    ``announced``: the news to publish when the transaction ends. ``room``: how many bytes of bodies it may still add.
+    ``pages_to_return``: how many free pages to return to the file system when it ends. ``is_on_event_loop``: whether
+    it runs on the event loop's thread, where nothing may take long. ``waits_until``: the deadline for waits for the
+    write lock, in seconds of the monotonic clock; another thread may set it. ``keys``: those of the bodies; None if no
+    body is stored or read. ``former_policies``: additional policies by which the server hides messages; empty in other
+    processes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Open as sqlite3.Connection does."""
+        """Open the connection, see sqlite3.Connection."""
         super().__init__(*args, **kwargs)
         self.announced: list[News] = []
         self.room = math.inf
@@ -35,6 +35,6 @@ class StoreConnection(sqlite3.Connection):
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:
-    """Return ``connection`` with its real type: store functions get no other connections."""
-    assert isinstance(connection, StoreConnection)  # noqa: S101 - ``sqlite.connect`` opens no others
+    """Return ``connection`` with its actual type. All connections of the store have it."""
+    assert isinstance(connection, StoreConnection)  # noqa: S101 - see ``sqlite.connect``
     return connection

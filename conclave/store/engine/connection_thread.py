@@ -1,7 +1,7 @@
-"""A connection with a thread of its own, lent to one function at a time.
+"""A database connection with its own thread, on which functions run one at a time.
 
 The only module that uses private parts of aiosqlite: the queue of its thread (`_tx`), its connection (`_conn`,
-`_connection`) and the thread (`_thread`). Its public methods run one statement a hop.
+`_connection`) and the thread (`_thread`). The public methods need a thread switch for each statement.
 `tests/store/test_inside_aiosqlite.py` fails when these parts change, and `pyproject.toml` bounds the version.
 """
 
@@ -26,28 +26,27 @@ log = get_logger(__name__)
 
 
 class ConnectionThread(aiosqlite.Connection):
-    """An aiosqlite connection that runs a whole function on its thread: one hop a call, not one a statement.
+    """An aiosqlite connection that runs a whole function on its thread: one thread switch a call, not a statement.
 
-    A function must leave the connection as it got it, without an open transaction or statement. An open statement keeps
-    the snapshot that it reads: later reads on the connection would not see what was committed since, neither a login
-    nor a removal. An exception is enough to keep one open, as its traceback holds the cursor of the loop that it left.
-    So after each call the connection is checked, and replaced by a new one if anything is open on it.
+    A function must not leave a transaction or statement open. An open statement keeps its snapshot, so later reads on
+    the connection would not see newer commits, such as a login or a removal. Even an exception may keep one open, since
+    its traceback refers to the cursor. So after each call the connection is checked, and replaced if anything is open.
     """
 
     def __init__(self, path: Path, prepare: Callable[[StoreConnection], object] = lambda _: None) -> None:
-        """Prepare only; await it to open it. ``path``: an existing database.
+        """Prepare the object; await it to open the connection. ``path``: an existing database.
 
-        ``prepare`` is called with each new connection, before anything else uses it.
+        ``prepare`` is called with each new connection, before any other use.
         """
         self._path = path
         self._prepare = prepare
         self._is_missing = False
         super().__init__(self._open, iter_chunk_size=64)
-        self._thread.daemon = True  # a process that could not close its store must still be able to end
+        self._thread.daemon = True  # a process must be able to end even if it could not close its store
 
     @property
     def connection(self) -> StoreConnection:
-        """The open connection. Only while nothing runs on the thread. Raises StoreError if it could not be replaced."""
+        """The open connection, for use while the thread is idle. Raises StoreError if it could not be replaced."""
         if self._is_missing:
             raise StoreError(f"{self._path}: a connection could not be replaced")
         return of_store(self._conn)
@@ -57,9 +56,9 @@ class ConnectionThread(aiosqlite.Connection):
         return await self.submit(fn)
 
     def submit(self, fn: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
-        """Run ``fn`` on the thread; return the future of its result. No task has to wake up for that."""
+        """Run ``fn`` on the thread; return the future of its result. No task is needed."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((done, partial(self._lend, fn)))
+        self._tx.put_nowait((done, partial(self._call, fn)))
         return done
 
     def _open(self) -> StoreConnection:
@@ -71,8 +70,8 @@ class ConnectionThread(aiosqlite.Connection):
             raise
         return connection
 
-    def _lend(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        if self._is_missing:  # the last call could not replace it
+    def _call(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        if self._is_missing:  # the previous call could not replace it
             self._replace()
         connection = self.connection
         try:
@@ -80,7 +79,7 @@ class ConnectionThread(aiosqlite.Connection):
         finally:
             if not sqlite.is_idle(connection):
                 log.warning("connection_replaced", path=str(self._path))
-                with contextlib.suppress(sqlite3.Error, StoreError):  # then the next call tries again, and says why
+                with contextlib.suppress(sqlite3.Error, StoreError):  # the next call tries again, and raises
                     self._replace()
 
     def _replace(self) -> None:

@@ -1,8 +1,8 @@
-"""The database: one writer that commits in groups, a few readers, checkpoints, a clean close.
+"""The database: a writer with group commit, a few readers, checkpoints, a clean close.
 
 A store function is synchronous and takes the ``sqlite3`` connection first. ``write`` and ``read`` run it on the thread
-that owns a connection. Writes that wait at the same time share one transaction and one fsync, see ``writer.py``. A
-caller is answered only after the commit.
+of a connection. Concurrent writes share one transaction and one fsync, see ``writer.py``. Callers get their results
+after the commit.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from conclave.retention.policy import FormerPolicies, PolicyChange
 from conclave.store.engine import faults, sqlite
 from conclave.store.engine.connection import StoreConnection
 from conclave.store.engine.connection_thread import ConnectionThread
-from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
+from conclave.store.engine.faults import StoreError, Watch, file_size, is_disk_error, store_error
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.engine.schema import prepare
 from conclave.store.engine.writer import Publish, Writer
@@ -41,65 +41,65 @@ T = TypeVar("T")
 
 
 READERS = 3
-"""At most 3 reads run at the same time, each on a connection of its own."""
+"""At most 3 reads run at the same time, each on its own connection."""
 
 
 WAL_KEPT_BYTES = 16 * 1024 * 1024
-"""The file of the write-ahead log is cut to nothing if it is larger than 16 MiB.
+"""The file of the write-ahead log is truncated if it is larger than 16 MiB.
 
-Otherwise it is kept and written over. A commit that makes a file longer takes about twice as long as one that does not.
+Otherwise it is kept and reused: a commit that extends the file takes about twice as long.
 """
 
 
 CHECKPOINT_INTERVAL_SECONDS = 1.0
-"""The write-ahead log is copied into the database once a second."""
+"""There is a checkpoint every second."""
 
 
 WAL_LIMIT_BYTES = 8 * 1024 * 1024
-"""The writer itself copies a write-ahead log of more than 8 MiB into the database.
+"""The writer itself does a checkpoint if the write-ahead log exceeds 8 MiB.
 
-What is acknowledged must find room in the database, even if the disk fills up meanwhile. Cleanup's reserve is room for
-this much and for more.
+Acknowledged writes must fit into the database even if the disk fills up meanwhile. Cleanup's reserve is larger than
+this.
 """
 
 
 PAGE_BYTES = 4096
-"""A page of the database has 4096 bytes: SQLite's default."""
+"""SQLite's default page size, which the database has."""
 
 
 _WRITER_PRAGMAS = f"PRAGMA cache_spill = OFF; PRAGMA wal_autocheckpoint = {WAL_LIMIT_BYTES // PAGE_BYTES}"
-"""The writer's changes stay in memory until their commit: SQLite (as 3.40 does) can lose what was committed otherwise.
+"""The writer keeps changes in memory until the commit: with cache spill SQLite (e.g. 3.40) may lose committed data.
 
-Where memory is short it writes pages to the log before the commit, and one that changes again once more in its place.
-If a savepoint undoes that, checksums of later pages stay zero: after a crash the log ends there, whatever follows.
+With spill it writes pages to the log before the commit, and overwrites one that changes again. If a savepoint is rolled
+back then, checksums of later pages stay zero: after a crash recovery stops there and ignores what follows.
 """
 
 
 _READER_PRAGMAS = "PRAGMA query_only = ON; PRAGMA cache_size = -8192"
-"""A reader has 8 MiB of pages in memory, not 2: those of the indexes are asked for again and again."""
+"""A reader caches 8 MiB of pages instead of 2, since pages of indexes are used again and again."""
 
 
 LOCK_WAIT_SECONDS = 10.0
-"""A server that ends waits for at most 10 seconds for another process's write lock."""
+"""While it stops, the server waits for at most 10 seconds for another process's write lock."""
 
 
-TELLING_SECONDS = 1.0
-"""Every second it looks whether it waits, until the log has said for whom."""
+LOG_CHECK_SECONDS = 1.0
+"""While the server stops, it checks every second whether it waits for the lock, until it has logged the holder."""
 
 
 class Database:
     """The open store of one server process."""
 
     def __init__(self, path: Path, publish: Publish, watch: Watch, keys: "KeyStore | None" = None) -> None:
-        """Prepare only; use ``open`` to get a working store. ``keys``: those of its messages, if there are any."""
+        """Prepare the object; use ``open`` to open the store. ``keys``: the keys of its messages, if any."""
         self.path = path
         self.keys = keys
         self.former_policies = FormerPolicies()
         self._publish = publish
         self._watch = watch
         self._idle_readers: list[ConnectionThread] = []
-        self._reader_slots = asyncio.Semaphore(READERS)  # served in the order of arrival, so no reader waits for ever
-        self._owners: list[ConnectionThread] = []
+        self._reader_slots = asyncio.Semaphore(READERS)  # first come, first served: no starvation
+        self._threads: list[ConnectionThread] = []
         self._logging: asyncio.Task[None] | None = None
 
     @classmethod
@@ -112,92 +112,92 @@ class Database:
     ) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
-        ``publish`` gets what transactions announce, after the commit and before their callers continue. ``watch`` hears
-        how the disk fares. ``keys`` opens the keys of its messages, once its schema is this program's.
+        ``publish`` gets the news of transactions, after the commit and before their callers continue. ``watch`` is
+        notified of the results of reads and writes. ``keys`` opens the keys of its messages, after the migration.
         """
         await asyncio.to_thread(prepare, path)
         self = cls(path, publish, watch or Watch(), await asyncio.to_thread(keys))
         try:
-            await self._begin()
+            await self._start()
         except BaseException:
-            await self._close_owners()
+            await self._close_threads()
             raise
         return self
 
     def open_keys(self) -> "KeyStore":
-        """Return the keys of its messages. Raises StoreError: it was opened without."""
+        """Return the keys of its messages. Raises StoreError if it was opened without keys."""
         if self.keys is None:
             raise StoreError(f"{self.path}: its keys are not open here")
         return self.keys
 
     @property
     def written(self) -> Writes:
-        """The transactions of the writer so far."""
+        """Statistics of the writer's transactions."""
         return self._writer.done
 
     @property
     def writes_waiting(self) -> int:
-        """How many writes wait for the transaction after the one under way."""
+        """The number of writes that wait for the next transaction."""
         return self._writer.waiting
 
     def policy_change(self) -> PolicyChange:
-        """Return what a change of one group's policy is told of."""
+        """Return the collector for a change of one group's policy."""
         return PolicyChange(self.former_policies)
 
-    async def _begin(self) -> None:
-        writer = await self._open_owner(_WRITER_PRAGMAS)
-        checkpointer = await self._open_owner()
-        self._idle_readers = [await self._open_owner(_READER_PRAGMAS) for _ in range(READERS)]
+    async def _start(self) -> None:
+        writer = await self._open_thread(_WRITER_PRAGMAS)
+        checkpointer = await self._open_thread()
+        self._idle_readers = [await self._open_thread(_READER_PRAGMAS) for _ in range(READERS)]
         self._writer = Writer(self.path, writer, self._publish, self._watch)
         self._checkpoints = asyncio.create_task(self._keep_wal_short(checkpointer))
 
-    async def _open_owner(self, pragmas: str = "") -> ConnectionThread:
+    async def _open_thread(self, pragmas: str = "") -> ConnectionThread:
         def prepare(connection: StoreConnection) -> None:
             connection.executescript(pragmas)
             connection.keys, connection.former_policies = self.keys, self.former_policies
 
         owner = ConnectionThread(self.path, prepare)
-        self._owners.append(owner)
+        self._threads.append(owner)
         await owner
         return owner
 
     def limit_lock_wait(self) -> None:
-        """Wait for another process's write lock for LOCK_WAIT_SECONDS more, all writes together. The log says whose.
+        """Limit all remaining waits for another process's write lock to LOCK_WAIT_SECONDS together, and log its holder.
 
-        For the end of a server: each of its last writes would wait for LOCK_WAIT_SECONDS otherwise.
+        Called when the server stops: otherwise each of its last writes would wait that long.
         """
         self._writer.limit_lock_wait(time.monotonic() + LOCK_WAIT_SECONDS)
         self._logging = asyncio.create_task(self._log_lock_wait())
 
     async def _log_lock_wait(self) -> None:
         while True:
-            await asyncio.sleep(TELLING_SECONDS)
-            pid = None if self._writer.is_idle else faults.writer(self.path)
+            await asyncio.sleep(LOG_CHECK_SECONDS)
+            pid = None if self._writer.is_idle else faults.write_lock_holder(self.path)
             if pid and pid != os.getpid():
-                log.warning("stop_waits", holder=faults.named(pid), most_seconds=LOCK_WAIT_SECONDS)
+                log.warning("stop_waits", holder=faults.process_name(pid), most_seconds=LOCK_WAIT_SECONDS)
                 return
 
     async def close(self) -> None:
-        """Finish the writes that wait, move the WAL into the database, and close every file."""
+        """Finish the waiting writes, checkpoint and truncate the WAL, and close all files."""
         await self._writer.close()
         for task in (self._checkpoints, self._logging):
             if task:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        writer = self._owners.pop(0)
-        await self._close_owners()
-        self._owners = [writer]
+        writer = self._threads.pop(0)
+        await self._close_threads()
+        self._threads = [writer]
         try:
             await writer.run(sqlite.truncate_wal)
         except sqlite3.Error as error:
             log.error("checkpoint_failed", error=str(error))
         finally:
-            await self._close_owners()
+            await self._close_threads()
 
-    async def _close_owners(self) -> None:
-        """Close all connections, so that their threads do not keep the process from ending."""
-        for owner in self._owners:
+    async def _close_threads(self) -> None:
+        """Close all connections, and so end their threads."""
+        for owner in self._threads:
             await owner.close()
         if self.keys:
             self.keys.close()
@@ -205,24 +205,24 @@ class Database:
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a transaction and return its result once its changes are durable.
 
-        If ``fn`` raises, only its own changes are undone. Raises StoreError if the commit failed: then nothing of the
-        whole transaction was applied.
+        If ``fn`` raises, only its own changes are rolled back. Raises StoreError if the commit failed: then the whole
+        transaction was rolled back.
         """
         return cast(T, await self._writer.write(lambda connection: fn(connection, *args, **kwargs)))
 
     def begin_joint(
         self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
     ) -> "asyncio.Future[T]":
-        """Begin what ``write_joint`` does. Raises StoreError if the store is closed; all else is the future's."""
+        """Start ``write_joint``, and return its future. Raises StoreError if the store is closed."""
         return self._writer.add_joint(joint, item, weight)
 
     async def write_joint(
         self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
     ) -> T:
-        """Have ``joint`` write ``item``, together with what else it is asked for at the same time: see ``Joint``.
+        """Write ``item`` by ``joint``, together with other items that wait at the same time: see ``JointWrite``.
 
-        ``weight``: the bytes of the item. Returns the result, or raises the exception, of ``joint`` for it, once all is
-        durable. Raises StoreError as ``write`` does.
+        ``weight``: the bytes of the item. Returns the result, or raises the exception, of ``joint`` for the item, once
+        it is durable. Raises StoreError as ``write`` does.
         """
         return await self.begin_joint(joint, item, weight)
 
@@ -241,7 +241,7 @@ class Database:
                 self._watch.read(error)
                 raise
             except sqlite3.Error as error:
-                if not is_of_the_disk(error):
+                if not is_disk_error(error):
                     raise
                 unreadable = store_error(self.path, error)
                 self._watch.read(unreadable)
@@ -253,7 +253,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
-        """Let no read of this process run while the block lasts."""
+        """Exclude reads of this process for the duration of the block."""
         async with contextlib.AsyncExitStack() as slots:
             for _ in range(READERS):
                 await slots.enter_async_context(self._reader_slots)
@@ -266,6 +266,6 @@ class Database:
             with self._watch.checkpointing():
                 await checkpointer.run(sqlite.checkpoint)
                 if file_size(wal) > WAL_KEPT_BYTES and not await checkpointer.run(sqlite.truncate_wal):
-                    # Some read is always under way: hold new reads back for a moment.
+                    # There is always a read in progress: block new reads for a moment.
                     async with self._no_readers():
                         await checkpointer.run(sqlite.truncate_wal)

@@ -1,7 +1,7 @@
-"""Errors of the store: when its files cannot be used, and when the disk is full.
+"""Errors of the store: unusable files and full disks.
 
-Which processes hold locks on files is read from the kernel's list, and no other file is opened: closing a database's
-file would end the locks that SQLite has on it in this process.
+The holders of file locks are read from /proc/locks. The database file itself is not opened: closing it would release
+the locks that SQLite has on it in this process.
 """
 
 import errno
@@ -18,23 +18,23 @@ _LOCKS = Path("/proc/locks")
 _FIELDS = 8
 
 _WRITE_LOCK = 120
-"""The byte of the file ``-shm`` that SQLite locks for the process that writes to a database with a write-ahead log."""
+"""The byte of the ``-shm`` file that SQLite locks for the writer, with a write-ahead log."""
 
 
 class HeldLock(NamedTuple):
-    """A lock that is held."""
+    """A file lock that some process holds."""
 
     inode: str
     kind: str
     is_to_write: bool
     pid: int
-    """0 or -1 where the kernel does not tell."""
+    """0 or -1 if unknown."""
     first: int
-    """The byte at which it begins."""
+    """The first locked byte."""
 
 
-def held() -> list[HeldLock] | None:
-    """Return all locks that are held; None if that cannot be told, as elsewhere than on Linux."""
+def held_locks() -> list[HeldLock] | None:
+    """Return all file locks; None if they cannot be read, as on other systems than Linux."""
     try:
         listed = _LOCKS.read_text(encoding="ascii")
     except OSError:
@@ -42,12 +42,12 @@ def held() -> list[HeldLock] | None:
     return [
         HeldLock(fields[5].rpartition(":")[2], fields[1], fields[3] == "WRITE", int(fields[4]), int(fields[6]))
         for fields in map(str.split, listed.splitlines())
-        if len(fields) == _FIELDS  # who waits for a lock has an arrow more
+        if len(fields) == _FIELDS  # lines of waiting processes have one more field
     ]
 
 
 def of_file(locks: list[HeldLock], path: Path) -> list[HeldLock]:
-    """Return those of ``locks`` that are on the file ``path``; none if there is no such file."""
+    """Return those of ``locks`` that are on the file ``path``; empty if the file does not exist."""
     try:
         inode = str(path.stat().st_ino)
     except OSError:
@@ -55,14 +55,14 @@ def of_file(locks: list[HeldLock], path: Path) -> list[HeldLock]:
     return [each for each in locks if each.inode == inode]
 
 
-def writer(database: Path) -> int | None:
-    """Return the number of the process that holds the write lock of a database; None if unknown, or none does."""
-    shared = of_file(held() or [], database.with_name(database.name + "-shm"))
+def write_lock_holder(database: Path) -> int | None:
+    """Return the pid of the process that holds the write lock of a database; None if unknown or not locked."""
+    shared = of_file(held_locks() or [], database.with_name(database.name + "-shm"))
     return next((each.pid for each in shared if each.is_to_write and each.first == _WRITE_LOCK and each.pid > 0), None)
 
 
-def named(pid: int) -> str:
-    """Name a process for operators: its number, and its program where that can be told."""
+def process_name(pid: int) -> str:
+    """Return the description of a process for operators: its pid, and its program if known."""
     try:
         program = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -70,10 +70,10 @@ def named(pid: int) -> str:
     return f"process {pid} ({visible(program)})" if program else f"process {pid}"
 
 
-def writer_named(database: Path) -> str:
-    """Name who holds the write lock of a database, as far as that can be told."""
-    pid = writer(database)
-    return named(pid) if pid else "another process"
+def write_lock_holder_name(database: Path) -> str:
+    """Return the description of the process that holds the write lock of a database, as far as it is known."""
+    pid = write_lock_holder(database)
+    return process_name(pid) if pid else "another process"
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -87,12 +87,12 @@ _OF_THE_DISK = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 )
-"""Error codes that mean a fault of the files, not of the statement: the low 8 bits of SQLite's extended codes."""
+"""Error codes of file problems, as opposed to faulty statements: the low 8 bits of SQLite's extended codes."""
 
-LEAST_BYTES = 64 * 1024
+MIN_FREE_BYTES = 64 * 1024
 """Below 64 KiB of free space, an I/O error means that the disk is full.
 
-SQLite says so itself for some files only.
+SQLite reports a full disk as such for some files only.
 """
 
 
@@ -105,7 +105,7 @@ class StoreFullError(StoreError):
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how many bytes are free for this user on the file system of ``folder``; 0 if unknown."""
+    """Return the free bytes, for this user, on the file system of ``folder``; 0 if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -114,25 +114,25 @@ def free_bytes(folder: Path) -> int:
 
 
 def has_inodes(folder: Path) -> bool:
-    """Tell whether a file can still be made on the file system of ``folder``, as far as its inodes go."""
+    """Return whether the file system of ``folder`` has a free inode, or does not count them."""
     try:
         found = os.statvfs(folder)
     except OSError:
         return True
-    return not found.f_files or found.f_favail > 0  # some file systems do not count them
+    return not found.f_files or found.f_favail > 0  # 0 files: not counted
 
 
 def free_text(folder: Path) -> str:
-    """Say what is free on the file system of ``folder``, and if that is no help."""
+    """Return a text with the free bytes on the file system of ``folder``, and whether it lacks inodes."""
     try:
         os.statvfs(folder)
     except OSError as error:
-        return f"how much is free is not known: {error.strerror}"
+        return f"free space unknown: {error.strerror}"
     return f"{free_bytes(folder):,} bytes are free{'' if has_inodes(folder) else ', but no inode for a new file'}"
 
 
 def file_size(path: Path) -> int:
-    """Return the size of the file ``path`` in bytes; 0 if there is none. A link is not followed."""
+    """Return the size of the file ``path`` in bytes; 0 if it is missing. Links are not followed."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -140,7 +140,7 @@ def file_size(path: Path) -> int:
 
 
 def is_gone(path: Path) -> bool:
-    """Tell whether there is no file or folder ``path``: what cannot be looked at is no such one."""
+    """Return whether ``path`` does not exist; False if that cannot be determined."""
     try:
         path.lstat()
     except OSError as error:
@@ -148,32 +148,32 @@ def is_gone(path: Path) -> bool:
     return False
 
 
-def is_of_the_disk(error: Exception) -> bool:
-    """Tell whether an error is a fault of the store's files, and not of the statement."""
+def is_disk_error(error: Exception) -> bool:
+    """Return whether an error is caused by the store's files, not by the statement."""
     return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
 
 
 def is_busy(error: Exception) -> bool:
-    """Tell whether another connection holds a lock that is needed: the same may work a moment later."""
+    """Return whether another connection holds a required lock, so that a retry may succeed."""
     return isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_BUSY
 
 
 def store_error(path: Path, error: Exception) -> StoreError:
-    """Return ``error`` as a StoreError of one line, with the path and how many bytes are free."""
+    """Return ``error`` as a StoreError of one line, with the path and the free bytes."""
     if isinstance(error, StoreError):
         return error
     if is_busy(error):
-        return StoreError(f"{path}: {writer_named(path)} holds its write lock: wait for that, or end it")
+        return StoreError(f"{path}: {write_lock_holder_name(path)} holds its write lock: wait for it, or end it")
     free = free_bytes(path.parent)
     full = isinstance(error, OSError) and error.errno in _NO_ROOM
     if isinstance(error, sqlite3.Error):
-        full = _code(error) == sqlite3.SQLITE_FULL or (_code(error) == sqlite3.SQLITE_IOERR and free < LEAST_BYTES)
+        full = _code(error) == sqlite3.SQLITE_FULL or (_code(error) == sqlite3.SQLITE_IOERR and free < MIN_FREE_BYTES)
     kind = StoreFullError if full else StoreError
     return kind(f"{path}: {error} ({free_text(path.parent)})")
 
 
-def not_opened(path: Path, error: sqlite3.Error) -> StoreError:
-    """Return the error of a database that cannot be opened, with what is known of the reason. SQLite says little."""
+def open_error(path: Path, error: sqlite3.Error) -> StoreError:
+    """Return the error of a database that cannot be opened, with more details than SQLite gives."""
     why = ""
     if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
         why = f" ({_obstacle(path)})"
@@ -181,7 +181,7 @@ def not_opened(path: Path, error: sqlite3.Error) -> StoreError:
 
 
 def _obstacle(path: Path) -> str:
-    """Say what may keep the database ``path`` from being opened: a reader too makes the index of the log beside it."""
+    """Return what may prevent opening the database ``path``. Readers too create the WAL index beside it."""
     folder = path.parent
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
@@ -200,21 +200,21 @@ def _code(error: sqlite3.Error) -> int:
 
 
 class Watch:
-    """Hears whether the store's files can be read and written, and says how much they may take in.
+    """Observes the results of reads and writes, and limits the size of new bodies.
 
-    This one ignores what it hears and sets no limit.
+    The base class ignores the results and sets no limit.
     """
 
     def wrote(self, error: StoreError | None) -> None:
-        """Hear the result of a transaction: why the disk did not take it, or None."""
+        """Handle the result of a transaction: the disk's error, or None."""
 
     def read(self, error: StoreError | None) -> None:
-        """Hear the result of a read: why the disk did not give it, or None."""
+        """Handle the result of a read: the disk's error, or None."""
 
     def room(self) -> float:
         """Return how many bytes of bodies a transaction may add. Called in the writer's thread, in its transaction."""
         return math.inf
 
     def checkpointing(self) -> AbstractContextManager[None]:
-        """Return the context in which the write-ahead log is shortened. It lets no exception out."""
+        """Return the context manager for a checkpoint, which suppresses exceptions."""
         return suppress(Exception)

@@ -1,4 +1,4 @@
-"""Group commit: runs many writes in one transaction; one that fails is undone alone."""
+"""Group commit: runs many writes in one transaction. If one fails, only that one is rolled back."""
 
 import asyncio
 import sqlite3
@@ -13,25 +13,25 @@ from conclave.store.engine.connection import StoreConnection
 T = TypeVar("T")
 
 SingleWrite = Callable[[sqlite3.Connection], Any]
-"""A write of its own kind."""
+"""A write that runs by itself, in a savepoint."""
 
 JointWrite = Callable[[sqlite3.Connection, Sequence[Any]], Sequence[Any]]
-"""A write that does for many items at once what each of them asks for.
+"""A write that handles many items at once.
 
-It returns a result for each item, or the exception by which it refuses it: then it has changed nothing for that item.
-It must not invalidate anything, nor depend on what another write of the same transaction does. If it
-raises, everything is undone, and it is called again for each item alone. While it ``is_on_event_loop`` it raises
-NotCachedError rather than read much: then it is called again where it may.
+It returns a result for each item, or an exception if it rejects the item without changing anything for it. It must not
+invalidate anything, nor depend on other writes of the same transaction. If it raises, everything is rolled back, and it
+is called again for each item separately. While the connection ``is_on_event_loop``, it raises NotCachedError instead of
+reading much: then it is called again on the writer's thread.
 """
 
 
 class NotCachedError(Exception):
-    """A joint write needs more from the store than it may read on the event loop."""
+    """A joint write must read more than is allowed on the event loop."""
 
 
 @dataclass(frozen=True)
 class PendingWrite:
-    """What one caller waits for."""
+    """A write for which a caller waits."""
 
     done: "asyncio.Future[Any]"
     item: Any = None
@@ -46,7 +46,7 @@ class GroupCommit:
     singles: list[PendingWrite] = field(default_factory=list)
     count: int = 0
     weight: int = 0
-    """The bytes that the items of joint writes have together."""
+    """The total bytes of the items of joint writes."""
 
     def add(self, write: PendingWrite, joint: JointWrite | None = None, weight: int = 0) -> None:
         """Add a write. ``weight``: the bytes of its item."""
@@ -67,9 +67,9 @@ class _Result:
 
 
 def run_together(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
-    """Run the joint writes of ``batch``, each kind by one call; return for each item a _Result or an exception.
+    """Run the joint writes of ``batch``, one call for each kind; return for each item a _Result or an exception.
 
-    They run first in their transaction, so they see nothing but what is committed. Raises what a call raises.
+    They run first in the transaction, so they see only committed data. Raises what a call raises.
     """
     outcomes: list[Any] = []
     for joint, writes in batch.joint.items():
@@ -81,11 +81,11 @@ def run_together(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
 
 
 def run_joint_one_by_one(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
-    """Run the joint writes of ``batch`` for each item alone; return what ``run_together`` does."""
+    """Run the joint writes of ``batch`` for each item separately; return what ``run_together`` does."""
     outcomes = []
     for joint, writes in batch.joint.items():
         for write in writes:
-            outcome = _alone(lambda held, joint=joint, write=write: joint(held, [write.item])[0], connection)  # type: ignore[misc]  # mypy infers no lambda with defaults
+            outcome = _in_savepoint(lambda held, joint=joint, write=write: joint(held, [write.item])[0], connection)  # type: ignore[misc]  # mypy infers no lambda with defaults
             refused = isinstance(outcome, _Result) and isinstance(outcome.value, Exception)
             outcomes.append(outcome.value if refused else outcome)
     return outcomes
@@ -93,11 +93,11 @@ def run_joint_one_by_one(batch: GroupCommit, connection: StoreConnection) -> lis
 
 def run_singles(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
     """Run the other writes of ``batch``; return for each a _Result or the exception that it raised."""
-    return [_alone(write.single, connection) for write in batch.singles if write.single]
+    return [_in_savepoint(write.single, connection) for write in batch.singles if write.single]
 
 
-def _alone(fn: SingleWrite, connection: StoreConnection) -> Any:
-    """Run ``fn`` in a savepoint. If it raises, it announces nothing, and the room that it took is free again."""
+def _in_savepoint(fn: SingleWrite, connection: StoreConnection) -> Any:
+    """Run ``fn`` in a savepoint. If it raises, its changes, its news and the room that it claimed are rolled back."""
     connection.execute("SAVEPOINT one_write")
     reach("writer.begun")
     room, announced = connection.room, len(connection.announced)
@@ -107,22 +107,22 @@ def _alone(fn: SingleWrite, connection: StoreConnection) -> Any:
         reach("writer.applied")
     except Exception as error:
         if connection.keys:
-            connection.keys.undo()
+            connection.keys.roll_back()
         if not connection.in_transaction:
-            # SQLite gave up the whole transaction (disk full, I/O error): none of the writes is applied.
+            # SQLite rolled back the whole transaction (disk full, I/O error).
             raise
         connection.execute("ROLLBACK TO one_write")
         connection.room = room
         del connection.announced[announced:]
-        # Its traceback holds this batch, which will hold it: a circle, and in it the bodies of all its requests. Of an
-        # error that a client gets, its origin does not matter.
+        # The traceback refers to this batch, which refers to the error: a reference cycle that keeps the bodies of all
+        # its requests. The traceback of an error for a client is not needed.
         outcome = error.with_traceback(None) if isinstance(error, ApiError) else error
     connection.execute("RELEASE one_write")
     return outcome
 
 
-def settle(done: "asyncio.Future[Any]", outcome: Any) -> None:
-    """Give a caller the result or the exception of its write."""
+def resolve(done: "asyncio.Future[Any]", outcome: Any) -> None:
+    """Set the result or the exception of a write."""
     if done.cancelled():
         return
     if isinstance(outcome, _Result):
@@ -137,5 +137,5 @@ def snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:
     try:
         return fn()
     finally:
-        if connection.in_transaction:  # SQLite may have ended it after an error: a ROLLBACK would hide that error
+        if connection.in_transaction:  # after an error SQLite may have ended it, and ROLLBACK would hide the error
             connection.execute("ROLLBACK")

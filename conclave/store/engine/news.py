@@ -1,4 +1,4 @@
-"""News: what a transaction announces. They are published after the commit; those of other processes by the outbox."""
+"""News: events that a transaction announces, to be published after the commit. Other processes use the outbox."""
 
 import json
 import sqlite3
@@ -10,23 +10,20 @@ from conclave.store import invalidation
 from conclave.store.engine.connection import of_store
 
 _ENDING = ""
-"""This name of an event means that the streams of a session end."""
+"""The event name of a row that ends the streams of a session."""
 
 _UNBLOCKED = "unblocked"
-"""This name, which no event has, means that an operator lifts the limits on wrong passwords for a username."""
+"""The event name of a row by which an operator lifts the limits on wrong passwords for a username."""
 
 _ID_BYTES = 16
-"""A user id has 16 bytes.
-
-A row has the ids of all recipients, one after the other: an account that is deleted from large groups has many.
-"""
+"""A user id has 16 bytes. A row has the concatenated ids of all recipients, which may be many."""
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
-    """Put ``news`` into the outbox, so that the server hands it on as if it were its own."""
+    """Put ``news`` into the outbox, from where the server publishes them."""
     for each in news:
         if isinstance(each, MessageStored):
-            invalidation.invalidate_group(connection, each.group_key)  # all that it could tell, the server reads again
+            invalidation.invalidate_group(connection, each.group_key)  # the server reads the rest itself
             continue
         if isinstance(each, SessionEnded):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
@@ -37,27 +34,27 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
 
 
 def add_unblocked(connection: sqlite3.Connection, username: str) -> None:
-    """Tell the server to forget the wrong passwords that were tried for a username. Told twice, it waits once."""
+    """Make the server reset the limits on wrong passwords for a username. Repeated calls leave one row."""
     fields = json.dumps({"username": username})
     connection.execute("DELETE FROM outbox WHERE event = ? AND event_fields = ?", (_UNBLOCKED, fields))
     _add(connection, b"", _UNBLOCKED, {"username": username})
 
 
 def take_unblocked(connection: sqlite3.Connection) -> list[str]:
-    """Remove what ``add_unblocked`` has added, and return the usernames."""
+    """Remove the rows of ``add_unblocked``, and return the usernames."""
     rows = connection.execute("DELETE FROM outbox WHERE event = ? RETURNING event_fields", (_UNBLOCKED,)).fetchall()
     return [json.loads(row[0])["username"] for row in rows]
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Tell whether nothing waits: no news, and no user who is to be unblocked."""
+    """Return whether the outbox is empty: no news, and no users to be unblocked."""
     return connection.execute("SELECT 1 FROM outbox LIMIT 1").fetchone() is None
 
 
 def take(connection: sqlite3.Connection) -> list[News]:
-    """Remove and return the news that waits, in the order in which it was written.
+    """Remove and return the news in the outbox, in the order in which they were written.
 
-    What ``add_unblocked`` has added stays: it is no news for clients.
+    Rows of ``add_unblocked`` stay: they are not for clients.
     """
     rows = connection.execute("SELECT * FROM outbox WHERE event != ? ORDER BY outbox_id", (_UNBLOCKED,)).fetchall()
     connection.executemany("DELETE FROM outbox WHERE outbox_id = ?", [(row["outbox_id"],) for row in rows])
@@ -98,12 +95,12 @@ def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int)
 
 
 def announce_stored(connection: sqlite3.Connection, stored: Iterable[MessageStored]) -> None:
-    """Have what the server remembers hear of messages after the commit."""
+    """Notify the server's caches of messages after the commit."""
     of_store(connection).announced.extend(stored)
 
 
 def forward(connection: sqlite3.Connection) -> list[str]:
-    """Announce what other processes have left in the outbox. Return the usernames whose logins are to be unblocked."""
+    """Announce the news in the outbox. Return the usernames whose logins are to be unblocked."""
     unblocked = take_unblocked(connection)
     of_store(connection).announced.extend(take(connection))
     return unblocked

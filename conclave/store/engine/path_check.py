@@ -1,4 +1,4 @@
-"""Checks the path of the database before it is opened, since SQLite's own errors say little."""
+"""Checks the path of the database before it is opened, with clearer errors than SQLite's."""
 
 import os
 import stat
@@ -9,17 +9,17 @@ from conclave.store.engine.faults import StoreError
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 RESTORING = ".restoring"
-"""The suffix of the folder beside a database in which a restore works. It is there until the restore is complete."""
+"""The suffix of a restore's work folder beside the database. It exists until the restore is complete."""
 
 
 class NotWritableError(StoreError):
-    """A file of the database cannot be written by this user, or by anybody."""
+    """A file of the database is not writable."""
 
 
 def is_taken(path: Path) -> bool:
-    """Tell whether there is a file that may be a database.
+    """Return whether there is a file at ``path`` that may be a database.
 
-    Raises StoreError if the path has something else, or can have no database.
+    Raises StoreError if something else is there, or if no database can be created there.
     """
     try:
         found = path.stat()
@@ -34,19 +34,19 @@ def is_taken(path: Path) -> bool:
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(f"{path}: is not a file that can hold a database")
     if not found.st_size:
-        raise StoreError(f"{path}: is empty, not a database; restore a backup, or remove it to begin with a new one")
+        raise StoreError(f"{path}: is empty, not a database; restore a backup, or remove it to create a new one")
     return True
 
 
 def at_rest(path: Path) -> tuple[int, int] | None:
-    """Return size and time of change of a database that no process has open; None: it has a write-ahead log.
+    """Return size and mtime of a database that no process has open; None if it has a write-ahead log.
 
-    As long as these stay, a connection may take it as frozen, and leaves no files beside it.
+    While these do not change, it may be opened as ``frozen``, which creates no files beside it.
     """
     try:
         found = None if path.with_name(path.name + "-wal").exists() else path.stat()
     except OSError:
-        return None  # a connection says why it cannot be read
+        return None  # opening it will raise the error
     return (found.st_size, found.st_mtime_ns) if found else None
 
 
@@ -59,17 +59,17 @@ def require_writable(path: Path) -> None:
 
 
 def restoring(path: Path) -> Path:
-    """Return the folder in which a restore of the database at ``path`` works."""
+    """Return the work folder of a restore of the database at ``path``."""
     return path.with_name(path.name + RESTORING)
 
 
 def require_restored(path: Path) -> None:
-    """Raise StoreError if a restore of the database at ``path`` has begun and not ended."""
+    """Raise StoreError if a restore of the database at ``path`` is incomplete."""
     if os.path.lexists(restoring(path)):
-        raise StoreError(f"{path}: a restore has begun and has not ended: repeat `conclave restore`")
+        raise StoreError(f"{path}: a restore is incomplete: repeat `conclave restore`")
 
 
-def remove_unmade(path: Path) -> None:
+def remove_incomplete(path: Path) -> None:
     """Remove a database at ``path`` that was never used, with its log files."""
     for suffix in ("", *_SIDE_FILES):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

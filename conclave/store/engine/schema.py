@@ -1,4 +1,4 @@
-"""The schema of the database: makes a new one, and migrates an older one."""
+"""Creates the database, and migrates older schemas."""
 
 import contextlib
 import sqlite3
@@ -14,14 +14,14 @@ from conclave.store.engine.sqlite import connect, write_transaction
 log = get_logger(__name__)
 
 APPLICATION_ID = 0x436C4462
-"""What SQLite's header calls a database of Conclave's: "ClDb"."""
+"""The application_id in the header of a Conclave database: "ClDb"."""
 
 OLDEST_SQLITE = (3, 37, 0)
-"""SQLite 3.37 is the first that knows STRICT tables."""
+"""SQLite 3.37 introduced STRICT tables."""
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Return the steps to this program's schema in order: the version that each reaches, SQL. The first makes all."""
+    """Return the steps to the current schema, in order: version, SQL. The first creates a new database."""
     here = resources.files("conclave.store.engine")
     later = (each for each in here.joinpath("migrations").iterdir() if each.name.endswith(".sql"))
     steps = sorted((int(each.name[:4]), each.read_text()) for each in later)
@@ -29,9 +29,9 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def prepare(path: Path) -> None:
-    """Bring the database at ``path`` to this program's schema; make it if there is none.
+    """Create the database at ``path``, or migrate it to the current schema.
 
-    Raises StoreError if the file is no database of Conclave's, is one of a newer program, or cannot be written.
+    Raises StoreError if it is not a Conclave database, is of a newer version, or cannot be written.
     """
     create(path)
     path_check.require_writable(path)
@@ -40,9 +40,9 @@ def prepare(path: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Make the database at ``path`` if there is none. Raises StoreError.
+    """Create the database at ``path`` if it is missing. Raises StoreError.
 
-    A crash leaves either a complete database or none at ``path``.
+    Atomic: a crash leaves either a complete database or none at ``path``.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
@@ -50,7 +50,7 @@ def create(path: Path) -> None:
         return
     new = path.with_name(f"{path.name}.new")
     with _one_line_errors(path):
-        path_check.remove_unmade(new)
+        path_check.remove_incomplete(new)
         new.touch(mode=0o600)
         with contextlib.closing(connect(new)) as connection:
             _migrate(connection, new)
@@ -59,11 +59,11 @@ def create(path: Path) -> None:
 
 
 def require_current(path: Path, *, writing: bool = False) -> None:
-    """Raise StoreError unless the database at ``path`` has exactly this program's schema, and no restore is under way.
+    """Raise StoreError unless the database at ``path`` has the current schema, and no restore is incomplete.
 
-    ``writing``: the database must be writable too. Only the server creates and migrates a database: another process
-    must not change the schema while a server runs. What a restore has put in place that did not end is removed by the
-    next one, and with it what a command had changed there.
+    ``writing``: the database must be writable too. Only the server creates and migrates a database: other processes
+    must not change the schema while a server runs. The database of an incomplete restore will be replaced when the
+    restore is repeated, and changes by a command would be lost.
     """
     path_check.require_restored(path)
     if not path_check.is_taken(path):
@@ -83,9 +83,9 @@ def require_current(path: Path, *, writing: bool = False) -> None:
 
 
 def is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """Tell whether the database at ``path`` has this program's schema, not an older one that ``prepare`` migrates.
+    """Return whether the database at ``path`` has the current schema, not an older one that ``prepare`` migrates.
 
-    Raises StoreError if ``prepare`` would refuse it. Nothing is changed.
+    Raises StoreError if ``prepare`` would reject it. Changes nothing.
     """
     with _one_line_errors(path):
         return _known_version(connection, path) == migrations()[-1][0]
@@ -100,12 +100,12 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _require_wal(connection: sqlite3.Connection) -> None:
-    """Turn the write-ahead log on: a copy made by `VACUUM INTO`, such as a backup, has it off."""
+    """Enable the write-ahead log. Copies made by `VACUUM INTO`, such as backups, do not have it enabled."""
     connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _known_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version of a database; 0 for a file without tables. Raises StoreError if it is unknown."""
+    """Return the schema version of a database; 0 for a file without tables. Raises StoreError for unknown versions."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         if version or connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
@@ -134,7 +134,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Split ``script`` into statements: executescript would commit the transaction of the migration."""
+    """Split ``script`` into statements, since executescript would commit the migration's transaction."""
     statements, current = [], ""
     for part in script.rstrip().removesuffix(";").split(";"):
         current += f"{part};"

@@ -1,4 +1,4 @@
-"""What SQLite is asked for: connections with our pragmas, write transactions, checkpoints."""
+"""SQLite connections with the common pragmas, write transactions, and checkpoints."""
 
 import contextlib
 import sqlite3
@@ -12,43 +12,43 @@ from conclave.events import News
 from conclave.failpoints import reach
 from conclave.store.engine import news
 from conclave.store.engine.connection import StoreConnection, of_store
-from conclave.store.engine.faults import is_busy, not_opened
+from conclave.store.engine.faults import is_busy, open_error
 
 P = ParamSpec("P")
 
-HandOn = Callable[[sqlite3.Connection, list[News]], None]
-"""Takes what a transaction has announced, inside the transaction."""
+DeliverNews = Callable[[sqlite3.Connection, list[News]], None]
+"""Delivers the news of a transaction, inside the transaction."""
 
 
 Step = Callable[[], bool]
 """A short piece of work inside a write transaction; it returns whether it must be called again."""
 
 
-def done(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
-    """Call ``fn`` as a step that is not called again."""
+def once(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
+    """Call ``fn`` as a Step that is not repeated."""
     fn(*args, **kwargs)
     return False
 
 
 def values(row: object) -> tuple[Any, ...]:
     """Return the fields of a dataclass as the values of a row."""
-    return tuple(vars(row).values())  # ``astuple`` makes deep copies, which takes longer than the insert
+    return tuple(vars(row).values())  # ``astuple`` makes deep copies, which are slower than the insert
 
 
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process holds the write lock for more than 30 seconds."""
 
 
-ROWS_A_STATEMENT = 64
+ROWS_PER_STATEMENT = 64
 """A statement inserts at most 64 rows."""
 
 
-STATEMENTS = 256
-"""A connection keeps 256 statements compiled: those that insert many rows at a time have a text for each number."""
+CACHED_STATEMENTS = 256
+"""A connection caches 256 compiled statements. ``insert_many`` has one for each number of rows."""
 
 
 LOCK_POLL_SECONDS = 0.00025
-"""Who waits for the write lock asks for it four times a millisecond: cleanup lets go of it for 1.5 ms at a time."""
+"""The write lock is polled four times a millisecond: cleanup releases it for 1.5 ms at a time."""
 
 
 _PRAGMAS = """
@@ -61,11 +61,11 @@ PRAGMA busy_timeout = 0;
 
 
 @contextmanager
-def not_zeroed(connection: sqlite3.Connection) -> Iterator[None]:
-    """Leave pages as they are that become free in the block.
+def without_zeroing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Do not overwrite pages that are freed in the block.
 
-    It is for ciphertext whose keys are destroyed. To overwrite it would write each page of a large body to the log: on
-    a full disk there is no room for that.
+    For ciphertext whose keys are destroyed. Overwriting would write each page of a large body to the log, for which
+    there may be no room.
     """
     connection.execute("PRAGMA secure_delete = FAST")
     try:
@@ -75,10 +75,10 @@ def not_zeroed(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> StoreConnection:
-    """Open a connection to an existing database, with the pragmas that all connections have.
+    """Open a connection to an existing database, with the common pragmas.
 
-    ``readonly``: the connection leaves the files as they are, even if it is the last to close a write-ahead log that a
-    crash left. ``frozen``: no process has the database open, and it has no log: no file appears beside it. The
+    ``readonly``: leave the files unchanged, even when closing the last connection to a write-ahead log left by a crash.
+    ``frozen``: the database must not be open in any process, and must have no log; no file is created beside it. The
     connection is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises StoreError.
     """
     try:
@@ -87,12 +87,12 @@ def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> Stor
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            cached_statements=STATEMENTS,
+            cached_statements=CACHED_STATEMENTS,
             factory=StoreConnection,
         )
         connection.executescript(_PRAGMAS)
     except sqlite3.Error as error:
-        raise not_opened(path, error) from error
+        raise open_error(path, error) from error
     connection.row_factory = sqlite3.Row
     return connection
 
@@ -100,8 +100,8 @@ def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> Stor
 def is_idle(connection: sqlite3.Connection) -> bool:
     """Return whether no transaction and no statement is open on ``connection``.
 
-    SQLite has no call for the second. But an interrupt lasts as long as any statement is open, and makes each further
-    one fail; where none is open, the next statement starts without it. What is open cannot be read any more.
+    SQLite has no function to find open statements. But an interrupt stays in effect while any statement is open, so
+    that the next statement fails. Open statements cannot be read any further.
     """
     if connection.in_transaction:
         return False
@@ -114,10 +114,10 @@ def is_idle(connection: sqlite3.Connection) -> bool:
 
 
 def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_SECONDS) -> None:
-    """Take the write lock, and ask for it every LOCK_POLL_SECONDS while another process holds it.
+    """Take the write lock, trying every LOCK_POLL_SECONDS while another process holds it.
 
-    SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
-    sqlite3.OperationalError after ``patience`` seconds, and from the connection's ``waits_until`` on.
+    SQLite's own busy handler waits up to 100 ms between two tries, which is too slow. Raises sqlite3.OperationalError
+    after ``patience`` seconds, or after the connection's ``waits_until``.
     """
     own = of_store(connection)
     deadline = time.monotonic() + patience
@@ -132,20 +132,20 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
             return
 
 
-def places(values: Collection[Any]) -> str:
+def placeholders(values: Collection[Any]) -> str:
     """Return the question marks for ``values`` (at most some thousands) in a statement: ``IN (?, ?, ?)``."""
     return ", ".join("?" * len(values))
 
 
 def insert_many(
-    connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], most: int = ROWS_A_STATEMENT
+    connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], most: int = ROWS_PER_STATEMENT
 ) -> None:
-    """Insert ``rows``, all as long as the first, by few statements. ``into``: ``INSERT INTO table (columns)``.
+    """Insert ``rows``, all as long as the first, with few statements. ``into``: ``INSERT INTO table (columns)``.
 
-    A statement takes 64, 32, 16, ... rows, at most ``most``. So there are few texts, and each stays compiled. It also
-    keeps a copy of the values that it had last, until it gets others.
+    A statement takes ``most``, or 32, 16, ... rows, so that few statements are compiled and cached. A cached statement
+    keeps the values last bound to it.
     """
-    place = f"({places(rows[0])})" if rows else ""
+    place = f"({placeholders(rows[0])})" if rows else ""
     count, begin = most, 0
     while begin < len(rows):
         while count > len(rows) - begin:
@@ -157,14 +157,13 @@ def insert_many(
 
 @contextlib.contextmanager
 def write_transaction(
-    connection: sqlite3.Connection, hand_on: HandOn = news.add_all, patience: float = LOCK_WAIT_SECONDS
+    connection: sqlite3.Connection, deliver: DeliverNews = news.add_all, patience: float = LOCK_WAIT_SECONDS
 ) -> Iterator[None]:
     """Hold the write lock for the block; commit at its end, roll back if it raises.
 
-    Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
-    announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
-    ``patience``: see ``begin_immediate``. The very last are the connection's ``pages_to_return``: see
-    ``_return_pages``.
+    All write transactions of all processes use this. Just before the commit, ``deliver`` gets the transaction's news,
+    if any. The default puts them into the outbox; the server publishes them itself. ``patience``: see
+    ``begin_immediate``. The last action is to return the connection's ``pages_to_return``, see ``_return_pages``.
     """
     begin_immediate(connection, patience)
     own = of_store(connection)
@@ -173,7 +172,7 @@ def write_transaction(
     try:
         yield
         if own.announced:
-            hand_on(connection, own.announced)
+            deliver(connection, own.announced)
         if own.pages_to_return:
             _return_pages(connection, own.pages_to_return)
         connection.execute("COMMIT")
@@ -181,7 +180,7 @@ def write_transaction(
             own.keys.confirm()
     except BaseException:
         if own.keys:
-            own.keys.undo()
+            own.keys.roll_back()
         raise
     finally:
         if connection.in_transaction:
@@ -189,10 +188,10 @@ def write_transaction(
 
 
 def _return_pages(connection: sqlite3.Connection, most: int) -> None:
-    """Return at most ``most`` free pages to the file system. Nothing else may follow in the transaction.
+    """Return at most ``most`` free pages to the file system. It must be the last action of the transaction.
 
-    SQLite moves the file's last pages to free places, and cuts them off at the commit. A pragma that is to free several
-    pages gives a row for each, and Python takes only the first.
+    SQLite moves the file's last pages to free ones, and truncates the file at the commit. ``incremental_vacuum(N)``
+    frees a page for each row that is fetched, so it is called for one page at a time.
     """
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(most, free)):
@@ -201,15 +200,15 @@ def _return_pages(connection: sqlite3.Connection, most: int) -> None:
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
-    """Copy as much of the WAL into the database as open readers allow, without waiting for them."""
+    """Checkpoint as much of the WAL as open readers allow, without waiting for them."""
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def truncate_wal(connection: sqlite3.Connection) -> bool:
-    """Copy the WAL into the database and empty its file; tell whether that succeeded.
+    """Checkpoint the WAL and truncate its file; return whether that succeeded.
 
-    PASSIVE copies first. TRUNCATE would hold the write lock while it waits for an open reader. So it is tried only when
-    nothing is left to copy, and without waiting.
+    A passive checkpoint comes first: TRUNCATE would hold the write lock while it waits for readers. So it is tried only
+    when there is nothing left to copy, and without waiting.
     """
     checkpoint(connection)
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -1,10 +1,10 @@
-"""The one writer: commits what waits at the same time together, and answers each caller after the commit.
+"""The only writer of a server: commits waiting writes together, and resolves each after the commit.
 
-A transaction of small joint writes, such as sends, is prepared on the event loop's own thread, up to its commit. Only
-the commit, which waits for the disk, goes to the writer's thread. Each statement lets go of the interpreter, and a
-thread that wants it back beside a busy event loop waits for it, again and again. On the loop's thread there is none.
-What may take longer goes to the thread as a whole: larger batches, all other writes, and every transaction that
-finds the write lock taken by another process, or needs what is not at hand.
+A transaction of small joint writes, such as sends, is prepared on the event loop's thread. Only the commit, which waits
+for the disk, runs on the writer's thread. Each statement releases the GIL, and a thread beside a busy event loop has to
+wait for it at each statement; the loop's own thread does not. Whatever may take longer runs on the writer's thread as a
+whole: larger batches, all other writes, and transactions that find the write lock taken by another process or need data
+that is not cached.
 """
 
 import asyncio
@@ -23,37 +23,34 @@ from conclave.measures import Writes
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.connection_thread import ConnectionThread
-from conclave.store.engine.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
+from conclave.store.engine.faults import StoreError, StoreFullError, Watch, is_busy, is_disk_error, store_error
 from conclave.store.engine.group_commit import (
     GroupCommit,
     JointWrite,
     NotCachedError,
     PendingWrite,
     SingleWrite,
+    resolve,
     run_joint_one_by_one,
     run_singles,
     run_together,
-    settle,
 )
 from conclave.store.engine.news import take as take_news
 
 Publish = Callable[[list[News]], None]
-"""Takes what transactions have announced, after the commit."""
+"""Publishes the news of transactions, after the commit."""
 
-WRITES_A_COMMIT = 256
+MAX_WRITES_PER_COMMIT = 256
 """At most 256 writes share a transaction."""
 
-COMMIT_BYTES = 32 * 1024 * 1024
-"""No further write joins a transaction whose joint writes have 32 MiB: until the commit all of it is in memory."""
+MAX_COMMIT_BYTES = 32 * 1024 * 1024
+"""No more writes join a transaction whose joint writes have 32 MiB: changes are in memory until the commit."""
 
-LIGHT_BYTES = 256 * 1024
-"""At most 256 KiB are written on the event loop's thread at a time, which takes a millisecond or two."""
+MAX_LOOP_BYTES = 256 * 1024
+"""At most 256 KiB are written on the event loop's thread at a time, which takes one or two milliseconds."""
 
-NEEDS_THREAD = LIGHT_BYTES + 1
-"""The weight of what is never written on the event loop's thread, as it reads much.
-
-Others that share its transaction are not tried there in vain.
-"""
+NEEDS_THREAD_WEIGHT = MAX_LOOP_BYTES + 1
+"""The weight of writes that never run on the event loop's thread, because they read much."""
 
 
 class _Done(NamedTuple):
@@ -62,12 +59,12 @@ class _Done(NamedTuple):
 
 
 class Writer:
-    """The writer of one open store."""
+    """The writer of an open store."""
 
     def __init__(self, path: Path, owner: ConnectionThread, publish: Publish, watch: Watch) -> None:
-        """``owner``: an open connection for the writer alone. ``publish``, ``watch``: see ``Database.open``."""
+        """``owner``: an open connection for the writer only. ``publish``, ``watch``: see ``Database.open``."""
         self._path = path
-        self._file = identity(path)
+        self._file = file_identity(path)
         self._owner = owner
         self._publish = publish
         self._watch = watch
@@ -79,7 +76,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many writes wait for the transaction after the one under way."""
+        """The number of writes that wait for the next transaction."""
         return len(self._waiting)
 
     async def write(self, single: SingleWrite) -> Any:
@@ -87,21 +84,21 @@ class Writer:
         return await self._add(None, 0, single=single)
 
     def add_joint(self, joint: JointWrite, item: Any, weight: int) -> "asyncio.Future[Any]":
-        """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
+        """Write ``item`` by ``joint``, together with other items that wait at the same time."""
         return self._add(joint, weight, item=item)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no write waits or is under way."""
+        """Whether no write waits or is in progress."""
         return self._idle.is_set()
 
     def limit_lock_wait(self, until: float) -> None:
-        """Wait for the write lock no longer than ``until``, in seconds of the monotonic clock."""
+        """Set the deadline for waits for the write lock, in seconds of the monotonic clock."""
         with suppress(StoreError):  # without a connection nothing waits for the lock
             self._owner.connection.waits_until = until
 
     async def close(self) -> None:
-        """Finish the writes that wait, and take no others."""
+        """Finish the waiting writes, and reject new ones."""
         self._is_closed = True
         await self._idle.wait()
 
@@ -120,30 +117,30 @@ class Writer:
         self._waiting.append((write, joint, weight))
         if self._idle.is_set():
             self._idle.clear()
-            # At the end of this pass of the loop: all who come in it share the transaction.
+            # After this iteration of the event loop, so that all its writes share the transaction.
             loop.call_soon(self._begin)
         return write.done
 
     def _begin(self) -> None:
-        """Begin the next transaction: here if it is light and the lock is free, otherwise on the thread."""
+        """Begin the next transaction: on this thread if it is small and the lock is free, else on the writer's."""
         if not self._waiting:
             self._idle.set()
             return
         batch = GroupCommit()
-        while self._waiting and batch.count < WRITES_A_COMMIT and batch.weight < COMMIT_BYTES:
+        while self._waiting and batch.count < MAX_WRITES_PER_COMMIT and batch.weight < MAX_COMMIT_BYTES:
             batch.add(*self._waiting.popleft())
         transaction = _Transaction(self._path, self._file, self._watch, batch)
-        is_light = not batch.singles and batch.weight <= LIGHT_BYTES
+        is_small = not batch.singles and batch.weight <= MAX_LOOP_BYTES
         try:
-            is_prepared = is_light and transaction.try_to_prepare(self._owner.connection)
-        except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
+            is_prepared = is_small and transaction.try_to_prepare(self._owner.connection)
+        except Exception as error:  # noqa: BLE001 - every caller must get the error
             done = self._owner.submit(partial(_fail, error))  # on the thread, which also checks the connection
         else:
             done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
         done.add_done_callback(partial(self._end, transaction))
 
     def _end(self, transaction: "_Transaction", done: "asyncio.Future[_Done]") -> None:
-        """Hand on what was announced, and answer the callers."""
+        """Publish the news, and resolve the writes."""
         batch = transaction.batch
         try:
             outcomes, announced = done.result()
@@ -155,15 +152,14 @@ class Writer:
             self._publish(announced)
         finally:
             for write, outcome in zip(batch, outcomes, strict=True):
-                settle(write.done, outcome)
-            self._begin()  # at once: the disk works while those who were answered go on
+                resolve(write.done, outcome)
+            self._begin()  # at once: the disk works while the callers continue
 
 
 class _Transaction:
-    """One transaction of the writer. It may begin on one thread and end on another.
+    """A transaction of the writer. It may begin on one thread and end on another.
 
-    ``lock_seconds``: how long it waited for the write lock. ``commit_seconds``: how long its commit took; None until
-    it is committed.
+    ``lock_seconds``: the time waited for the write lock. ``commit_seconds``: the duration of the commit; None before.
     """
 
     def __init__(self, path: Path, file: tuple[int, int] | None, watch: Watch, batch: GroupCommit) -> None:
@@ -178,10 +174,10 @@ class _Transaction:
         self._open = ExitStack()
 
     def try_to_prepare(self, connection: sqlite3.Connection) -> bool:
-        """Do everything but the commit, in a hurry. Return whether it is done.
+        """Do everything but the commit, without blocking. Return whether it is done.
 
-        It is not if another process holds the write lock, or if something is not at hand; then nothing was done. Raises
-        what keeps the transaction from being committed.
+        Returns False, without changes, if another process holds the write lock or required data is not cached. Raises
+        errors that prevent the commit.
         """
         of_store(connection).is_on_event_loop = True
         try:
@@ -197,12 +193,12 @@ class _Transaction:
         return True
 
     def carry_out(self, connection: sqlite3.Connection) -> _Done:
-        """Do all of the transaction. Raises what keeps it from being committed."""
+        """Run the whole transaction. Raises errors that prevent the commit."""
         self._prepare(connection, patience=sqlite.LOCK_WAIT_SECONDS)
         return self.commit(connection)
 
     def commit(self, connection: sqlite3.Connection) -> _Done:
-        """Do the writes that are not joint, and commit. Raises what keeps the transaction from being committed."""
+        """Run the single writes, and commit. Raises errors that prevent the commit."""
         with self._open:
             self._outcomes += run_singles(self.batch, of_store(connection))
             reach("writer.before_commit")
@@ -218,34 +214,34 @@ class _Transaction:
         except Exception as error:
             if _concerns_all(error):
                 raise
-            if of_store(connection).is_on_event_loop:  # one by one they take longer, and may need what is not at hand
+            if of_store(connection).is_on_event_loop:  # separately, they take longer and may need uncached data
                 raise NotCachedError from error
             self._begin(connection, run_joint_one_by_one, patience)
 
     def _begin(
         self, connection: sqlite3.Connection, run: Callable[[GroupCommit, StoreConnection], list[Any]], patience: float
     ) -> None:
-        """Take the write lock and do the joint writes. The transaction stays open, unless this raises."""
+        """Take the write lock and run the joint writes. The transaction stays open, unless this raises."""
         with ExitStack() as held:
             began = time.monotonic()
             try:
                 held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
             finally:
                 self.lock_seconds += time.monotonic() - began
-            if identity(self._path) != self._file:
-                # A write to the file that is still open would be lost with that file.
+            if file_identity(self._path) != self._file:
+                # Writes to the open file would be lost.
                 raise StoreError(f"{self._path}: was moved or replaced while the server runs: put it back, or restart")
             of_store(connection).room = self._watch.room()
             self._outcomes = run(self.batch, of_store(connection))
             self._open = held.pop_all()
 
     def _collect(self, connection: sqlite3.Connection, news: list[News]) -> None:
-        # Other processes have committed what they left there before: that is the order in which all is told.
+        # The outbox first: other processes committed it earlier.
         self._announced += [*take_news(connection), *news]
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return which file ``path`` is, as device and inode number; None if there is none."""
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode number of ``path``; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -258,11 +254,11 @@ def _fail(error: Exception, _: sqlite3.Connection) -> _Done:
 
 
 def _is_disk(outcome: Any) -> bool:
-    return isinstance(outcome, Exception) and is_of_the_disk(outcome)
+    return isinstance(outcome, Exception) and is_disk_error(outcome)
 
 
 def _concerns_all(error: Exception) -> bool:
-    """Tell whether an error is not the fault of one write, so that no other way to do them helps."""
+    """Return whether an error concerns the whole transaction, so that running the writes separately does not help."""
     if isinstance(error, StoreError):
         return not isinstance(error, StoreFullError)
-    return isinstance(error, NotCachedError) or is_of_the_disk(error) or is_busy(error)
+    return isinstance(error, NotCachedError) or is_disk_error(error) or is_busy(error)

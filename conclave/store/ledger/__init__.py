@@ -1,1 +1,1 @@
-"""The purge ledger: a file outside the store that tells what a restored backup must not bring back."""
+"""The purge ledger: a file outside the store that records what a restored backup must not bring back."""

@@ -1,8 +1,8 @@
-"""The ledger's file: a small SQLite database of its own, with a row for each thing that has changed.
+"""The ledger file: a small SQLite database with a row for each changed object.
 
-It has a rollback journal, not a write-ahead log: what was committed is in the one file, which may be on a disk of the
-network, be copied and be moved away. SQLite notices a file that has no order any more, but not a value that a disk has
-altered, nor a row that is gone: so each row has a checksum, and the head says how many there are.
+It has a rollback journal, not a write-ahead log: so all committed data is in one file, which may be on a network file
+system, and be copied or moved. SQLite detects a damaged structure, but neither altered values nor missing rows: so each
+row has a checksum, and the head has the number of rows.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ from conclave.system.durable import sync
 log = get_logger(__name__)
 
 LOCK_WAIT_SECONDS = 30.0
-"""A write fails if another process writes to the file for more than 30 seconds."""
+"""A write fails if another process locks the file for more than 30 seconds."""
 
 KEPT_SECONDS = 90 * 86_400
-"""An entry is kept for 90 days. Older backups are not covered by the ledger."""
+"""Entries are kept for 90 days. The ledger does not cover older backups."""
 
 RESTORE, ALIVE, SETTINGS, READ = "restore", "alive", "settings", "read"
 
 UNUSABLE = "-unusable"
-"""The suffix of a ledger in whose place another one was begun."""
+"""The suffix of an unusable ledger that was replaced by a new one."""
 
 JOURNAL = "-journal"
-"""The suffix of the file that undoes a transaction that was cut short. SQLite does that with the next look."""
+"""The suffix of the rollback journal of an interrupted transaction, which SQLite applies at the next access."""
 
 _APPLICATION = 0x436C4C67
-"""Tells SQLite files of ours from others."""
+"""The SQLite application_id of ledgers."""
 
 _PRAGMAS = """
 PRAGMA journal_mode = DELETE;
@@ -54,11 +54,11 @@ _TABLES = (
     f"PRAGMA application_id = {_APPLICATION}",
     """CREATE TABLE head (
         id INTEGER PRIMARY KEY CHECK (id = 1),
-        ledger_id TEXT NOT NULL,          -- whose ledger it is
-        complete_after INTEGER NOT NULL,  -- it tells of every change with a greater number
-        last_change INTEGER NOT NULL,     -- the greatest number that it was told
-        until INTEGER NOT NULL,           -- when a database in use was last written, Unix seconds; 0: never
-        entries INTEGER NOT NULL,         -- how many rows there are
+        ledger_id TEXT NOT NULL,          -- identifies the database
+        complete_after INTEGER NOT NULL,  -- all changes with greater numbers are here
+        last_change INTEGER NOT NULL,     -- the greatest number of a change
+        until INTEGER NOT NULL,           -- the last time a database in use wrote, Unix seconds; 0: never
+        entries INTEGER NOT NULL,         -- the number of rows in entries
         sum BLOB NOT NULL
     ) STRICT""",
     """CREATE TABLE entries (
@@ -67,35 +67,35 @@ _TABLES = (
         at INTEGER NOT NULL,
         kind TEXT NOT NULL,
         subject ANY NOT NULL,
-        state TEXT,                       -- JSON; NULL: it is gone
+        state TEXT,                       -- JSON; NULL: deleted
         sum BLOB NOT NULL
     ) STRICT""",
     "CREATE INDEX entries_by_subject ON entries (kind, subject)",
 )
 
 _HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
-"""The rows of the present history: a restore begins another one, and what the former had come to is needed still."""
+"""The rows of the current history. A restore begins a new history; rows of earlier ones are still needed."""
 
-_OVER = "at < :before AND kind NOT IN ('restore', 'alive', 'settings')"
+_EXPIRED = "at < :before AND kind NOT IN ('restore', 'alive', 'settings')"
 
-_READ_OUT = (
+_EXPIRED_READS = (
     "kind = 'read' AND at < :reads_before AND NOT EXISTS"
     " (SELECT 1 FROM json_each(entries.state, '$.ends') WHERE json_extract(value, '$[1]') > :now)"
 )
 
 _mutex = threading.RLock()
-"""Held while the file is open: the locks of SQLite end when any other descriptor of the file is closed."""
+"""Held while the file is open: closing any other descriptor of the file would release SQLite's locks."""
 
 
 class LedgerError(StoreError):
-    """The ledger cannot be read or written, or is not as it should be."""
+    """The ledger cannot be read or written, or is damaged."""
 
 
 class LedgerEntry(NamedTuple):
-    """What the ledger says of one thing.
+    """The state of one object.
 
-    ``change``: the number of its last change, as the database counts them. ``at``: when it was written, Unix seconds.
-    ``subject``: the key of its row, or an id in hexadecimal. ``state``: None if it is gone.
+    ``change``: the number of its last change in the database. ``at``: when it was written, Unix seconds. ``subject``:
+    the key of its row, or an id in hexadecimal. ``state``: None if the object is deleted.
     """
 
     change: int
@@ -107,11 +107,11 @@ class LedgerEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """What a ledger is found to be.
+    """A summary of a ledger.
 
-    ``complete_after``: it tells of every change with a greater number. ``last_change``: the greatest number in it.
-    ``restored``: the number of the last restore. ``damage``: what is wrong with it, in a few words; "" if nothing.
-    ``kinds``: what it tells of. ``until``: when a database in use was last written, Unix seconds.
+    ``complete_after``: it has all changes with greater numbers. ``last_change``: the greatest number in it.
+    ``restored``: the number of the last restore. ``damage``: a short description, "" if it is undamaged. ``kinds``: the
+    kinds of its entries. ``until``: the last time a database in use wrote, Unix seconds.
     """
 
     ledger_id: str
@@ -124,7 +124,7 @@ class LedgerContents:
 
 
 class _Head(NamedTuple):
-    """The one row of ``head``, see there."""
+    """The row of the table ``head``."""
 
     ledger_id: str
     complete_after: int
@@ -134,19 +134,19 @@ class _Head(NamedTuple):
 
 
 def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEntry]) -> int:
-    """Add entries, in the order of their changes, durably. Makes the file if there is none.
+    """Append entries, in the order of their changes, durably. Creates the file if it is missing.
 
-    An entry takes the place of the former one of the same thing, but for those of readers, each of which tells of other
-    messages. ``written``: the number of the last change that the file is known to have. What it has already is left
-    out. Returns the greatest number that it had: if the database has not come so far, another database's changes are in
-    the file, and these entries may not be. Raises LedgerError; then the file is as before.
+    An entry replaces the previous one of the same object, except for READ entries, each of which is about different
+    messages. ``written``: the number of the last change that the file must have. Entries that it has already are
+    skipped. Returns the greatest number before the call: if it exceeds the database's last change, another database has
+    written to the file, and these entries may have been skipped. Raises LedgerError, without changing the file.
     """
     with _as_ledger_errors(path), _mutex:
-        _ready(path)
+        _create_if_missing(path)
         with _opened(path) as connection, _transaction(connection):
             found = _head(path, connection)
             if found is None and written and entries[0].kind != RESTORE:
-                raise LedgerError(f"{path}: the ledger is missing")  # in a new one what was told would be missing
+                raise LedgerError(f"{path}: the ledger is missing")  # a new one would be incomplete
             if found is None:
                 _make_tables(connection)
             head = found or _Head(ledger_id, written, written, 0, 0)
@@ -160,7 +160,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEnt
 
 
 def tip(path: Path) -> tuple[str, int] | None:
-    """Return whose ledger a file is, and the greatest number in it, without reading it all; None if there is none.
+    """Return the ledger's id and its greatest number, without reading all entries; None if it is missing.
 
     Raises LedgerError.
     """
@@ -170,7 +170,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
 
 def tip_of_copy(path: Path) -> tuple[str, int] | None:
-    """Do as ``tip`` for a copy, to which nothing is appended. No lock is taken: its disk may never answer."""
+    """Return the ``tip`` of a copy, to which nothing is appended. Takes no lock, since its disk may hang."""
     with _as_ledger_errors(path):
         if not path.exists():
             return None
@@ -182,24 +182,24 @@ def tip_of_copy(path: Path) -> tuple[str, int] | None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Write the ledger as it is now to ``target``, durably, unless that is so already; without a ledger, do nothing.
+    """Copy the ledger to ``target``, durably, unless ``target`` is identical. Does nothing without a ledger.
 
-    Raises LedgerError, also if something else is there, or a later ledger, which may have what is missing here. Nothing
-    else may copy to ``target`` meanwhile.
+    Raises LedgerError, also if ``target`` is something else, or a newer ledger, which may have entries that are missing
+    here. The caller excludes other processes that copy to ``target``.
     """
     with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         if connection is None or head is None:
             return
         connection.execute("BEGIN")
-        connection.execute("SELECT 1 FROM head").fetchone()  # from here on nobody changes it
+        connection.execute("SELECT 1 FROM head").fetchone()  # locks it against changes
         data = connection.serialize()
     with _as_ledger_errors(target):
         there = tip_of_copy(target)
         if there and there[0] != head.ledger_id:
             raise LedgerError(f"{target}: is the ledger of another database: move it away")
         if there and there[1] > head.last_change:
-            raise LedgerError(f"{target}: is newer than {path}, in whose place an older ledger was put")
+            raise LedgerError(f"{target}: is newer than {path}, which was replaced by an older ledger")
         if there is None or target.read_bytes() != data:
             new = target.with_name(f"{target.name}-new")
             new.unlink(missing_ok=True)
@@ -210,18 +210,18 @@ def copy(path: Path, target: Path) -> None:
             sync(target.parent, follows_links=True)
 
 
-def look(path: Path) -> LedgerContents | None:
-    """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
+def inspect(path: Path) -> LedgerContents | None:
+    """Read the whole file and return its summary; None if it is missing. Raises LedgerError."""
     with _opened_if_there(path) as connection:
         if connection is None:
             return None
-        connection.execute("BEGIN")  # or what another process appends meanwhile would be more than the head tells of
+        connection.execute("BEGIN")  # a snapshot, since another process may append
         head = _head(path, connection)
         return _contents(connection, head) if head else None
 
 
 def entries(path: Path, after: int) -> list[LedgerEntry]:
-    """Return the sound entries of changes with numbers greater than ``after``, as they were written one after another.
+    """Return the undamaged entries of changes greater than ``after``, in the order in which they were written.
 
     Raises LedgerError.
     """
@@ -233,11 +233,11 @@ def entries(path: Path, after: int) -> list[LedgerEntry]:
 
 
 def require_sound(path: Path, ledger_id: str, written: int) -> None:
-    """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks what it is known to have.
+    """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks written changes.
 
-    ``written``: the greatest number that was written; 0: none was, and the next append begins the file.
+    ``written``: the greatest number that was written; 0: none yet, so the file may be missing.
     """
-    found = look(path)
+    found = inspect(path)
     if found is None and written:
         raise LedgerError(f"{path}: the ledger is missing")
     if found is None:
@@ -249,8 +249,8 @@ def require_sound(path: Path, ledger_id: str, written: int) -> None:
         raise LedgerError(_cut(path))
 
 
-def stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what is another once the file was changed or replaced; None if there is none."""
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that differs once the file was changed or replaced; None if the file is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -259,13 +259,13 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def set_aside(path: Path) -> None:
-    """Move a ledger away that cannot be used, so that another one begins. Nothing is done if there is none."""
+    """Rename an unusable ledger, so that a new one is created. Does nothing if it is missing."""
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f"{path.name}{UNUSABLE}"))
 
 
 def require_writable(path: Path) -> None:
-    """Raise LedgerError if the file could not be written, as far as can be seen without writing."""
+    """Raise LedgerError if the file is not writable, as far as can be checked without writing."""
     folder = path.parent
     with _as_ledger_errors(path):
         if not folder.is_dir():
@@ -280,25 +280,27 @@ def require_writable(path: Path) -> None:
 
 
 def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
-    """Remove entries that are not needed any more, in one transaction.
+    """Remove entries that are no longer needed, in one transaction.
 
-    ``before``: older entries go, Unix seconds, exclusive; but the last restores, settings and signs of life stay.
-    ``reads_before``: the same for what was read, since those messages are hidden by their age, once all of its timers
-    have ended by the second ``now``: a reader sees a message until then, however old it is. Raises LedgerError, also
-    for a damaged file.
+    ``before``: remove entries older than this Unix second, exclusive, except RESTORE, SETTINGS and ALIVE.
+    ``reads_before``: remove READ entries older than this, whose messages are hidden by their age, but only if all their
+    timers have ended by the second ``now``: until then the reader sees the message, whatever its age. Raises
+    LedgerError, also for a damaged file.
     """
     values = {"before": before, "reads_before": reads_before, "now": now}
     with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
             return
-        if not connection.execute(f"SELECT 1 FROM entries WHERE {_OVER} OR {_READ_OUT} LIMIT 1", values).fetchone():
+        if not connection.execute(
+            f"SELECT 1 FROM entries WHERE {_EXPIRED} OR {_EXPIRED_READS} LIMIT 1", values
+        ).fetchone():
             return
         with _transaction(connection):
             head = _head(path, connection)
             if head is None or _contents(connection, head).damage:
-                raise LedgerError(f"{path}: is damaged, and was left as it is")
-            last_over = connection.execute(f"SELECT max(change) FROM entries WHERE {_OVER}", values).fetchone()[0]
-            gone = connection.execute(f"DELETE FROM entries WHERE {_OVER} OR {_READ_OUT}", values).rowcount
+                raise LedgerError(f"{path}: is damaged, and was not changed")
+            last_over = connection.execute(f"SELECT max(change) FROM entries WHERE {_EXPIRED}", values).fetchone()[0]
+            gone = connection.execute(f"DELETE FROM entries WHERE {_EXPIRED} OR {_EXPIRED_READS}", values).rowcount
             complete_after = max(head.complete_after, last_over or 0)
             _set_head(connection, head._replace(complete_after=complete_after, entries=head.entries - gone))
             reach("ledger.dropped")
@@ -318,7 +320,7 @@ def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[LedgerEntr
             "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
         )
     told = [each for each in added if each.kind != RESTORE]
-    # A restore by a ledger that had not all says so: backups from before it need what is not there.
+    # A restore from an incomplete ledger records that: earlier backups need the missing entries.
     reached = [(each.state or {}).get("complete_after", 0) for each in added if each.kind == RESTORE]
     head = _Head(
         head.ledger_id,
@@ -396,11 +398,11 @@ def _require_own(path: Path, found: str, ledger_id: str) -> None:
 
 
 def _cut(path: Path) -> str:
-    return f"{path}: lacks its end, or was replaced by an older one"
+    return f"{path}: is truncated, or was replaced by an older one"
 
 
-def _ready(path: Path) -> None:
-    """Make the file if there is none, for its owner alone. A link is none."""
+def _create_if_missing(path: Path) -> None:
+    """Create the file if it is missing, with the mode 0600. Raises OSError for a symbolic link."""
     is_new = not path.exists()
     if not is_new:
         _require_file(path)
@@ -410,14 +412,14 @@ def _ready(path: Path) -> None:
 
 
 def _require_file(path: Path) -> None:
-    """Raise LedgerError for what is there and no file: to open a pipe is to wait for ever."""
+    """Raise LedgerError unless ``path`` is a regular file: opening a pipe would block."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise LedgerError(f"{path}: is not a file")
 
 
 @contextmanager
 def _opened_if_there(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """Open the file for the block; None if there is none."""
+    """Open the file for the block; yields None if it is missing."""
     with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
@@ -432,7 +434,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_SECONDS)) as connection:
         if not path.stat().st_size:
-            connection.execute("PRAGMA auto_vacuum = FULL")  # for good; of another file it would change the head
+            connection.execute("PRAGMA auto_vacuum = FULL")  # only for a new file
         connection.executescript(_PRAGMAS)
         connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # a disk may have altered it
         yield connection
@@ -451,17 +453,17 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _as_ledger_errors(path: Path) -> Iterator[None]:
-    """Raise what the system or SQLite says as a LedgerError of one line."""
+    """Convert errors of the system and of SQLite to a LedgerError of one line."""
     try:
         yield
     except OSError as error:
         raise LedgerError(f"{path}: {error.strerror or error}") from error
-    except (TypeError, ValueError) as error:  # of SQLite's own tables, where a disk has altered them
+    except (TypeError, ValueError) as error:  # damaged tables of SQLite itself
         raise LedgerError(f"{path}: is damaged ({error})") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_READONLY:
-            # SQLite makes its journal beside the file.
+            # SQLite creates its journal beside the file.
             raise LedgerError(f"{path}: it or its folder cannot be written to ({error})") from error
         if code == sqlite3.SQLITE_NOTADB:
             raise LedgerError(f"{path}: is not a ledger") from error

@@ -1,10 +1,10 @@
-"""What the database has still to tell the ledger: noted by triggers, read as it is now, forgotten once written.
+"""Changes that are not yet in the ledger: recorded by triggers, read with their current state, removed once written.
 
-``drain`` writes them to the ledger's file in a process without the server's writer. ``take_up`` and the functions after
-it tell whether a database has come after a restore, or was given up for it. A restore begins another history, from a
-copy. Its line says with which change that copy ended. So a database that has come further, and knows nothing of the
-restore, was given up, or is a backup of one that was: what has ended since may have ended only because the copy had
-less.
+``drain`` writes them to the ledger in a process without the server's writer. ``resume_history`` and the functions
+around it determine whether a database descends from a restore, or was abandoned for one. A restore begins a new history
+from a copy, and its entry has the last change of that copy. A database with later changes that does not know of the
+restore was abandoned, or is a backup of an abandoned one: then deletions since the restore may only mean that the copy
+had less data.
 """
 
 import sqlite3
@@ -21,18 +21,18 @@ from conclave.store.engine.group_commit import snapshot
 from conclave.store.ledger import book
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, LedgerEntry, LedgerError
 
-AT_ONCE = 1_000
-"""At most 1,000 changes are told at a time."""
+CHANGES_PER_BATCH = 1_000
+"""At most 1,000 changes are written at a time."""
 
-TIMERS_A_LINE = 1_000
+TIMERS_PER_ENTRY = 1_000
 """An entry has at most 1,000 timers of a reader."""
 
 
 class LedgerState(NamedTuple):
-    """What the database knows of its ledger.
+    """The database's state of its ledger.
 
-    ``counter``: the number of its last change. ``claimed``: changes up to this one may be written. ``written``: changes
-    up to this one are. ``restored``: the number of the last restore.
+    ``counter``: the number of the last change. ``claimed``: changes up to this one may be written. ``written``: changes
+    up to this one are written. ``restored``: the number of the last restore.
     """
 
     ledger_id: str
@@ -42,8 +42,8 @@ class LedgerState(NamedTuple):
     restored: int
 
 
-def standing(connection: sqlite3.Connection) -> LedgerState:
-    """Return what the database knows of its ledger."""
+def ledger_state(connection: sqlite3.Connection) -> LedgerState:
+    """Return the database's state of its ledger."""
     ledger_id, *numbers = connection.execute(
         "SELECT ledger_id, ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'ledger_changes'), 0),"
         " claimed, written, restored FROM ledger_state"
@@ -51,65 +51,65 @@ def standing(connection: sqlite3.Connection) -> LedgerState:
     return LedgerState(ledger_id.hex(), *numbers)
 
 
-def are_waiting(connection: sqlite3.Connection) -> bool:
-    """Tell whether there is anything to write."""
+def has_pending(connection: sqlite3.Connection) -> bool:
+    """Return whether there are changes to write."""
     return connection.execute("SELECT 1 FROM ledger_changes LIMIT 1").fetchone() is not None
 
 
 def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> LedgerState:
-    """Note up to which change the ledger may tell: what it tells must be durable, and runs do not wait for that.
+    """Allow all changes so far to be written: they must be durable first, and cleanup's transactions are not synced.
 
-    Call it in a transaction that is synced. ``is_alive``: that the store is in use is to be told, too.
+    Call it in a transaction that is synced. ``is_alive``: add an entry that the store is in use.
     """
     if is_alive:
         connection.execute("DELETE FROM ledger_changes WHERE kind = ?", (ALIVE,))
         connection.execute("INSERT INTO ledger_changes (kind, subject) VALUES (?, 0)", (ALIVE,))
-    connection.execute("UPDATE ledger_state SET claimed = ?", (standing(connection).counter,))
-    return standing(connection)
+    connection.execute("UPDATE ledger_state SET claimed = ?", (ledger_state(connection).counter,))
+    return ledger_state(connection)
 
 
-def waiting(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
-    """Return the entries of the first changes that wait, up to the number ``claimed``, as things are now.
+def pending_entries(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
+    """Return the entries of the first pending changes, up to the number ``claimed``, with their current state.
 
     Call it in a read transaction.
     """
     rows = connection.execute(
         "SELECT change, kind, subject, since FROM ledger_changes WHERE change <= ? ORDER BY change LIMIT ?",
-        (claimed, AT_ONCE),
+        (claimed, CHANGES_PER_BATCH),
     ).fetchall()
     return [entry for row in rows for entry in _entries(connection, row, now)]
 
 
-def require_own(standing: LedgerState, path: Path, last: int) -> None:
-    """Raise LedgerError if the file at ``path`` has had the number ``last``, and the database has not come so far.
+def require_own(state: LedgerState, path: Path, last: int) -> None:
+    """Raise LedgerError if ``last``, the last change in the file at ``path``, is later than the database's.
 
-    Such a line is of another database with the same past. So the file may not have taken what this one had to tell.
+    Then the entry is of another database with the same past, and entries of this one may have been skipped.
     """
-    if last > standing.counter:
+    if last > state.counter:
         raise LedgerError(
-            f"{path}: tells of later changes than this database has: another server writes to it too, or this database"
+            f"{path}: has later changes than this database: another server writes to it too, or this database"
             " is an older copy that was served without it"
         )
 
 
-def were_written(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
-    """Forget the changes that are in the file. What has changed since waits still."""
+def forget_written(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
+    """Remove the changes that are written. Objects that have changed since stay pending."""
     connection.execute("DELETE FROM ledger_changes WHERE change <= ?", (entries[-1].change,))
     connection.execute("UPDATE ledger_state SET written = max(written, ?)", (entries[-1].change,))
 
 
-def know_restored(connection: sqlite3.Connection, number: int) -> None:
+def note_restored(connection: sqlite3.Connection, number: int) -> None:
     """Note the number of the last restore."""
     connection.execute("UPDATE ledger_state SET restored = ?", (number,))
 
 
-def number_anew(connection: sqlite3.Connection, after: int) -> None:
-    """Have all changes that wait, and those to come, get numbers greater than ``after``, as in a restored copy."""
-    counter = standing(connection).counter
+def renumber(connection: sqlite3.Connection, after: int) -> None:
+    """Renumber the pending changes, and the counter, to be greater than ``after``, in a restored copy."""
+    counter = ledger_state(connection).counter
     first = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
     if first is not None and first <= after:
         further = after + 1 - first
-        # None of them gets a number that another one still has.
+        # In two steps, so that the numbers stay unique.
         connection.execute("UPDATE ledger_changes SET change = -change")
         connection.execute("UPDATE ledger_changes SET change = ? - change", (further,))
         counter += further
@@ -127,7 +127,7 @@ _STATES = {
     SETTINGS: "SELECT policy_settings, too_old_before FROM server_state WHERE id > ?",
     ALIVE: "SELECT max(last_alive, acted_until) AS at FROM server_state WHERE id > ?",
 }
-"""What is told of a thing that is still there. Of other kinds only the end is told."""
+"""The recorded state of an existing object. For other kinds only deletion is recorded."""
 
 
 def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iterator[LedgerEntry]:
@@ -144,7 +144,7 @@ def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iter
 
 
 def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterator[dict[str, Any] | None]:
-    """Yield how far a member has read, and which timers that started above the number ``since``."""
+    """Yield how far a member has read, and the timers of messages above the number ``since``."""
     member = connection.execute(
         "SELECT group_key, read_up_to FROM members WHERE member_id = ?", (member_id,)
     ).fetchone()
@@ -156,8 +156,8 @@ def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterato
         " AND member_id = ? ORDER BY sequence_num",
         (member["group_key"], since, member["read_up_to"], member_id),
     ).fetchall()
-    for begin in range(0, max(1, len(timers)), TIMERS_A_LINE):
-        ends = [tuple(each) for each in timers[begin : begin + TIMERS_A_LINE]]
+    for begin in range(0, max(1, len(timers)), TIMERS_PER_ENTRY):
+        ends = [tuple(each) for each in timers[begin : begin + TIMERS_PER_ENTRY]]
         yield {"read_up_to": member["read_up_to"], "ends": ends}
 
 
@@ -166,85 +166,87 @@ def _plain(value: Any) -> Any:
 
 
 def drain(database: Path, ledger: Path, now: int) -> None:
-    """Write everything that waits. ``now``: Unix seconds. Raises LedgerError, and sqlite3.Error.
+    """Write all pending changes. ``now``: Unix seconds. Raises LedgerError and sqlite3.Error.
 
-    It is safe to stop anywhere, and several processes may do it at a time. Nothing is forgotten before it is synced.
+    It may be interrupted anywhere, and several processes may call it at the same time: changes are removed only after
+    they are synced.
     """
     with closing(sqlite.connect(database)) as connection:
-        while are_waiting(connection):
+        while has_pending(connection):
             with sqlite.write_transaction(connection):
                 claimed = claim(connection)
             reach("ledger.claimed")
-            entries = snapshot(connection, partial(waiting, connection, claimed.claimed, now))
+            entries = snapshot(connection, partial(pending_entries, connection, claimed.claimed, now))
             if not entries:
                 break  # another process has written them
             last = book.append(ledger, claimed.ledger_id, claimed.written, entries)
-            require_own(standing(connection), ledger, last)
+            require_own(ledger_state(connection), ledger, last)
             with sqlite.write_transaction(connection):
-                were_written(connection, entries)
+                forget_written(connection, entries)
             reach("ledger.forgotten")
 
 
-def is_older(standing: LedgerState, tip: tuple[str, int] | None) -> bool:
-    """Tell whether the database is an older copy of the one that its ledger speaks of.
+def is_older(state: LedgerState, tip: tuple[str, int] | None) -> bool:
+    """Return whether the database is an older copy of the one that wrote the ledger.
 
-    ``tip``: see ``book.tip``. It is read before ``standing``: other processes may tell the ledger of changes at any
-    time, and what it tells is in the database by then.
+    ``tip``: see ``book.tip``. Read it before ``state``: other processes may write to the ledger at any time, but only
+    changes that are already in the database.
     """
-    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
+    return tip is not None and tip[0] == state.ledger_id and tip[1] > state.counter
 
 
-def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) -> str:
-    """Say why a database must not be changed: it is an older copy, and has yet to be served. "" if it is none.
+def older_copy_fault(connection: sqlite3.Connection, database: Path, path: Path) -> str:
+    """Return why a database must not be changed: it is an older copy that was not served yet. "" if it is not one.
 
-    What is changed in it would count as what it has to learn. What is wrong with the ledger is told when it is written.
+    Its changes would get the numbers of changes in the ledger that it lacks. Faults of the ledger are ignored here, and
+    reported when it is written.
     """
     try:
         tip = book.tip(path)
     except LedgerError:
         return ""
-    if not is_older(standing(connection), tip):
+    if not is_older(ledger_state(connection), tip):
         return ""
     return (
-        f"{database}: is a restored copy, and has yet to learn from {path} what it must not bring back: start"
+        f"{database}: is a restored copy, to which the deletions in {path} have not been applied yet: start"
         " `conclave serve` on it first"
     )
 
 
-def own_end(path: Path, standing: LedgerState, last_change: int) -> int | None:
-    """Return the last change in the ledger of the history of a database that was given up; None if it was not.
+def abandoned_at(path: Path, state: LedgerState, last_change: int) -> int | None:
+    """Return the last change in the ledger before the database was abandoned for a restored one; None if it was not.
 
     A restore whose database was never used does not count. ``last_change``: the greatest number in the ledger.
     """
     end, found = last_change, None
     for restore in reversed(_restores(path)):
-        has_less = restore.state.get("from", FOREVER) < standing.counter
-        if restore.state["number"] > standing.restored and has_less and restore.change < end:
+        has_less = restore.state.get("from", FOREVER) < state.counter
+        if restore.state["number"] > state.restored and has_less and restore.change < end:
             found = restore.change
         end = restore.change
     return found
 
 
-def take_up(standing: LedgerState, path: Path, now: int) -> int:
-    """Note that the database goes on, if a copy of it was restored and never used.
+def resume_history(state: LedgerState, path: Path, now: int) -> int:
+    """Record that the database continues, if a copy of it was restored but never used.
 
-    Call it before anything else is written, and only if the database is no older copy. Returns the number of the last
-    restore. Raises LedgerError.
+    Call it before anything else is written, and only if the database is not an older copy. Returns the number of the
+    last restore. Raises LedgerError.
     """
-    found = book.look(path)
-    if found is None or found.restored <= standing.restored:
-        return standing.restored
+    found = book.inspect(path)
+    if found is None or found.restored <= state.restored:
+        return state.restored
     lines = [
-        LedgerEntry(found.last_change, now, RESTORE, each.subject, each.state | {"from": standing.counter})
+        LedgerEntry(found.last_change, now, RESTORE, each.subject, each.state | {"from": state.counter})
         for each in _restores(path)
-        if each.state["number"] > standing.restored
+        if each.state["number"] > state.restored
     ]
-    book.append(path, standing.ledger_id, standing.written, lines)
+    book.append(path, state.ledger_id, state.written, lines)
     return found.restored
 
 
 class _Restore(NamedTuple):
-    """The line of a restore. ``state``: its number, and from which change on it began another history."""
+    """The entry of a restore. ``state``: its number, and the change after which its history begins."""
 
     change: int
     subject: int | str
@@ -252,7 +254,7 @@ class _Restore(NamedTuple):
 
 
 def _restores(path: Path) -> list[_Restore]:
-    """Return the last line of each restore, in the order of the lines."""
+    """Return the last entry of each restore, in the order of the entries."""
     found: dict[int, _Restore] = {}
     for entry in book.entries(path, -1):
         if entry.kind == RESTORE and entry.state:

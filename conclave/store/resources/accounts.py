@@ -1,19 +1,19 @@
-"""Accounts: list them for operators, set a password, disable an account, delete it."""
+"""Accounts: list, set the password, disable, delete."""
 
 import sqlite3
 from dataclasses import dataclass
 
 from conclave.failpoints import reach
 from conclave.store.resources import key_packages
-from conclave.store.resources.messages import sent_by
+from conclave.store.resources.messages import usage_of_sender
 
 
 @dataclass(frozen=True)
 class Account:
-    """What an operator sees of an account. Times are Unix seconds.
+    """An account as shown to operators. Times are Unix seconds.
 
-    ``last_used_at``: when a stored session was last used, up to a minute late; None without stored sessions.
-    ``sessions``: how many sessions have not expired.
+    ``last_used_at``: the last use of a stored session, up to a minute late; None without stored sessions.
+    ``sessions``: the number of sessions that have not expired.
     """
 
     user_id: bytes
@@ -28,11 +28,11 @@ class Account:
 
 @dataclass(frozen=True)
 class StoredData:
-    """What else is stored of an account, for operators.
+    """Other data stored of an account, for operators.
 
-    ``messages``: application messages in the hot store. ``message_bytes``: of their bodies. ``archived_groups``: in how
-    many groups the archive may have messages of the account; how many, only the archive itself could tell.
-    ``invites``: those that wait for this user. ``holds``: the numbers of the legal holds on the user.
+    ``messages``: application messages in the hot store. ``message_bytes``: the size of their bodies.
+    ``archived_groups``: the number of groups in which the archive may have messages of the account. ``invites``: those
+    that the user has received. ``holds``: the ids of the legal holds on the user.
     """
 
     messages: int
@@ -45,9 +45,9 @@ class StoredData:
 
 
 def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = None) -> list[Account]:
-    """List all accounts, ordered by name; or only the one of ``user_id``, if there is one.
+    """List all accounts, ordered by name; or only that of ``user_id``, if it exists.
 
-    ``now``: Unix seconds; a session counts if it expires after this second.
+    ``now``: Unix seconds; only sessions that expire later count.
     """
     rows = connection.execute(
         "SELECT user_id, username, alias, created_at, disabled,"
@@ -60,12 +60,12 @@ def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = N
     return [Account(**dict(row) | {"disabled": bool(row["disabled"])}) for row in rows]
 
 
-def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> StoredData:
-    """Return what else is stored of an account. Reads an index entry for each of its messages.
+def stored_data(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> StoredData:
+    """Return the other data stored of an account. Reads an index entry for each of its messages.
 
-    ``invites_dead_before``: those created before this Unix second have expired.
+    ``invites_dead_before``: invites created before this Unix second have expired.
     """
-    messages, size = sent_by(connection, user_id)
+    messages, size = usage_of_sender(connection, user_id)
     archived, packages, invited, welcomed = connection.execute(
         "SELECT (SELECT count(*) FROM archive_senders WHERE sender_id = ?1),"
         " (SELECT count(*) FROM key_packages WHERE user_id = ?1),"
@@ -86,9 +86,9 @@ def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: in
 
 
 def set_password(connection: sqlite3.Connection, user_id: bytes, new: str, former: str | None = None) -> bool:
-    """Replace a password's hash by ``new``; tell whether that was done.
+    """Set the password hash to ``new``; return whether it was set.
 
-    ``former``: what the stored hash has to be; None: any.
+    ``former``: the required current hash; None: any.
     """
     changed = connection.execute(
         "UPDATE users SET password_hash = ?1 WHERE user_id = ?2 AND password_hash = ifnull(?3, password_hash)",
@@ -98,14 +98,14 @@ def set_password(connection: sqlite3.Connection, user_id: bytes, new: str, forme
 
 
 def set_disabled(connection: sqlite3.Connection, user_id: bytes, *, disabled: bool) -> None:
-    """Stop a user from logging in, or let the user log in again."""
+    """Disable or enable an account."""
     connection.execute("UPDATE users SET disabled = ? WHERE user_id = ?", (disabled, user_id))
 
 
 def remove(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
-    """Delete an account, with its key packages, which hides its application messages at once.
+    """Delete an account and its key packages. Its application messages are hidden at once.
 
-    A tombstone tells cleanup to erase them. Its commits stay, since the other members cannot continue without them.
+    Because of the tombstone, cleanup erases them. Commits stay, since the other members cannot continue without them.
     """
     key_packages.remove_all(connection, user_id)
     connection.execute("DELETE FROM users WHERE user_id = ?", (user_id,))

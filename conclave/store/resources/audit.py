@@ -1,7 +1,7 @@
-"""The audit log: who decided what about retention, accounts and the clock.
+"""The audit log: decisions about retention, accounts and the clock.
 
-It outlives what it speaks of, so it refers to nothing and has names as they were. It has no content of messages, no
-password and no token.
+Entries outlive their subjects, so there are no foreign keys, and names are stored as they were. There is no message
+content, password or token in it.
 """
 
 import json
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from conclave.store.engine.sqlite import places
+from conclave.store.engine.sqlite import placeholders
 
 SERVER = "server"
-"""The actor of what the server does by itself."""
+"""The actor of the server's own actions."""
 
-PRUNED = 1024
+PRUNE_BATCH = 1024
 """A call of ``prune`` deletes at most 1,024 entries."""
 
 
 class AuditAction(StrEnum):
-    """What can be in the log."""
+    """The kinds of entries."""
 
     GROUP_HELD = "group_held"
     GROUP_RELEASED = "group_released"
@@ -51,19 +51,19 @@ OF_GROUPS = (
     *(AuditAction.GROUP_HELD, AuditAction.GROUP_RELEASED, AuditAction.POLICY_CHANGED),
     *(AuditAction.GROUP_PURGED, AuditAction.GROUP_RESTORED, AuditAction.MESSAGE_TAKEN_BACK),
 )
-"""The subject of these is a group."""
+"""Actions whose subject is a group."""
 
 OF_USERS = (
     *(AuditAction.USER_HELD, AuditAction.USER_RELEASED, AuditAction.PASSWORD_RESET),
     *(AuditAction.ACCOUNT_DISABLED, AuditAction.ACCOUNT_ENABLED, AuditAction.ACCOUNT_DELETED),
     *(AuditAction.ACCOUNT_CREATED, AuditAction.ACCOUNT_EXPORTED, AuditAction.LOGIN_UNBLOCKED),
 )
-"""The subject of these is a user."""
+"""Actions whose subject is a user."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What an entry speaks of: the id and, as it was then, the name of a group or user. The default: the server."""
+    """The subject of an entry: the id and then-current name of a group or user. The default is the server."""
 
     subject_id: bytes = b""
     name: str = ""
@@ -71,7 +71,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One decision; ``at`` in Unix seconds. ``details``: what JSON can hold."""
+    """A decision. ``at``: Unix seconds. ``details``: a JSON object."""
 
     audit_id: int
     at: int
@@ -83,9 +83,9 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Which entries are wanted: those of one of ``actions`` about a subject with this id, or that had this name.
+    """Selects entries with one of ``actions`` whose subject has this id, or had this name.
 
-    ``subject_id``: None for no id.
+    ``subject_id``: None: select by name only.
     """
 
     actions: tuple[AuditAction, ...]
@@ -94,7 +94,7 @@ class AuditFilter:
 
 
 def last_at(connection: sqlite3.Connection, action: AuditAction) -> int:
-    """Return when something was done for the last time, Unix seconds; 0 if the log does not tell."""
+    """Return the time of the last entry with ``action``, Unix seconds; 0 if there is none."""
     row = connection.execute("SELECT ifnull(max(at), 0) FROM audit WHERE action = ?", (action,)).fetchone()
     return int(row[0])
 
@@ -107,10 +107,10 @@ def note(
     subject: Subject = Subject(),
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add an entry, in the transaction of what it speaks of.
+    """Add an entry, in the transaction of the action.
 
     ``at``: Unix seconds. ``actor``: "operator NAME", "operator page at ADDRESS", "admin NAME", "user NAME" or SERVER.
-    ``details``: what JSON can hold.
+    ``details``: a JSON object.
     """
     connection.execute(
         "INSERT INTO audit (at, actor, action, subject_id, subject, details) VALUES (?, ?, ?, ?, ?, ?)",
@@ -121,14 +121,16 @@ def note(
 def last(
     connection: sqlite3.Connection, limit: int, since: int = 0, wanted: AuditFilter | None = None
 ) -> list[AuditEntry]:
-    """Return the last ``limit`` entries, the newest first.
+    """Return the last ``limit`` entries, newest first.
 
-    ``since``: only those of this Unix second and later. ``wanted``: only these.
+    ``since``: only entries of this Unix second and later. ``wanted``: only these entries.
     """
     condition = "at >= ?"
     values: tuple[Any, ...] = (since,)
     if wanted:
-        condition += f" AND action IN ({places(wanted.actions)}) AND (subject_id = ? OR subject = ? AND subject != '')"
+        condition += (
+            f" AND action IN ({placeholders(wanted.actions)}) AND (subject_id = ? OR subject = ? AND subject != '')"
+        )
         values += (*wanted.actions, wanted.subject_id, wanted.name)
     rows = connection.execute(
         "SELECT audit_id, at, actor, action, subject_id, subject, details FROM audit"
@@ -142,12 +144,12 @@ def last(
 
 
 def prune(connection: sqlite3.Connection, before: int) -> bool:
-    """Delete the oldest entries from before the Unix second ``before``, at most PRUNED; tell whether more are left.
+    """Delete at most PRUNE_BATCH entries older than the Unix second ``before``; return whether more are left.
 
     It may be used as a Step of a cleanup run.
     """
     deleted = connection.execute(
         "DELETE FROM audit WHERE audit_id IN (SELECT audit_id FROM audit WHERE at < ? ORDER BY at LIMIT ?)",
-        (before, PRUNED),
+        (before, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNED
+    return deleted == PRUNE_BATCH

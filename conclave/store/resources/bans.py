@@ -1,4 +1,4 @@
-"""Bans: who may not be a member of a group."""
+"""Bans: users who may not be members of a group."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from conclave.store.lists import Listing, ListPart, Span
 
 @dataclass(frozen=True)
 class BanRow:
-    """A banned user as the admins see it.
+    """A banned user as shown to admins.
 
-    ``banned_at``: Unix seconds. ``banned_by``: a user id; empty once that account is gone.
+    ``banned_at``: Unix seconds. ``banned_by``: a user id; empty if that account was deleted.
     """
 
     user_id: bytes
@@ -31,7 +31,7 @@ _OF_GROUP = Listing(
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_by: bytes, now: int) -> None:
-    """Ban a user from a group. A ban that exists already stays as it is."""
+    """Ban a user from a group. An existing ban is not changed."""
     connection.execute(
         "INSERT INTO bans (group_key, user_id, banned_by, banned_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (group_key, user_id, banned_by, now),
@@ -39,13 +39,13 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_b
 
 
 def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
-    """Lift a ban; tell whether there was one."""
+    """Lift a ban; return whether there was one."""
     gone = connection.execute("DELETE FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
     return gone.rowcount > 0
 
 
 def is_banned(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
-    """Tell whether the user is banned from the group."""
+    """Return whether the user is banned from the group."""
     found = connection.execute("SELECT 1 FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
     return found.fetchone() is not None
 
@@ -56,5 +56,5 @@ def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
 
 
 def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[BanRow]:
-    """List the banned users of a group, the oldest ban first. Raises NotListedError."""
+    """List the banned users of a group, oldest ban first. Raises NotListedError."""
     return _OF_GROUP.read(connection, span, {"group_key": group_key})

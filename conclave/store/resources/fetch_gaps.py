@@ -1,9 +1,8 @@
-"""What a page may not count for: messages that it leaves out because of a clock that is in doubt, now or formerly.
+"""Fetch gaps: messages that a page omits because the clock is in doubt, and that must not count as fetched.
 
-Such a page tells its reader of numbers beyond them, and the reader's next fetch goes on from there, for good. That must
-not count as if the reader had what was left out. So it is noted, before the page leaves, which numbers these are: until
-the reader fetches from before them, or they are gone, no watermark rises beyond them, and no read receipt counts for
-them: it would start timers of messages that its reader never had.
+A page with a gap has numbers beyond the omitted ones, from which the reader's next fetch continues. So the gap is
+recorded before the page is sent. Until the reader fetches the omitted messages, or they are erased, the watermark does
+not rise beyond the gap, and no read receipt covers it: that would start timers of messages that the reader never got.
 """
 
 import sqlite3
@@ -17,17 +16,17 @@ from conclave.store.resources.members import Membership
 
 
 class Gap(NamedTuple):
-    """Numbers that a member has missed, both inclusive."""
+    """The numbers that a member has missed, both inclusive."""
 
     first: int
     last: int
 
 
 class GapUpdate(NamedTuple):
-    """A page has what its reader had missed, or a part of it.
+    """The change of a gap by a page with missed messages.
 
-    ``former``: the first number that was missed before. ``first``: what is missed once the reader has the page; 0:
-    nothing more.
+    ``former``: the first number of the gap before. ``first``: the first number after the page is delivered; 0: the gap
+    is closed.
     """
 
     former: int
@@ -35,11 +34,11 @@ class GapUpdate(NamedTuple):
 
 
 class Omissions(NamedTuple):
-    """What a page leaves out, or left out formerly.
+    """Messages that a page omits, or that earlier pages omitted.
 
-    ``first``: the first number above the reader's watermark that only a clock in doubt hides; None for none. ``next``:
-    the first of those that the reader does not claim to have. ``missed``: what the reader has missed before and may
-    still get.
+    ``first``: the first number above the reader's watermark that is hidden only because the clock is in doubt, or None.
+    ``next``: the first of those that the reader does not claim to have. ``missed``: the recorded gap, if any of its
+    messages can still be fetched.
     """
 
     first: int | None = None
@@ -47,27 +46,27 @@ class Omissions(NamedTuple):
     missed: Gap | None = None
 
     def with_first(self, number: int) -> "Omissions":
-        """Return the same with one more number that only a clock in doubt hides."""
+        """Return a copy with another number that is hidden only because the clock is in doubt."""
         return self.joined(Omissions(number, number, self.missed))
 
     def joined(self, other: "Omissions") -> "Omissions":
-        """Return what stands against a page of which one part was read as of this, and another as of ``other``."""
+        """Return the omissions of a page that is composed of a part with these and a part with ``other``."""
         return Omissions(_least(self.first, other.first), _least(self.next, other.next), self.missed or other.missed)
 
     def claimed(self, up_to: int) -> int:
-        """Return for how much it counts that the reader says to have everything up to a number."""
+        """Return the number up to which a reader's claim to have everything up to ``up_to`` counts."""
         return min(self.fetched(0, up_to), self.missed.first - 1) if self.missed else self.fetched(0, up_to)
 
     def fetched(self, after: int, up_to: int) -> int:
-        """Return for how much it counts that the reader has a page after one number, up to another."""
+        """Return the number up to which a page after ``after``, up to ``up_to``, counts as fetched."""
         if self.missed and after >= self.missed.first:
             up_to = min(up_to, self.missed.first - 1)
         return up_to if self.first is None else min(up_to, self.first - 1)
 
     def gap(self, last: int, shown: Collection[int]) -> Gap | None:
-        """Return what a page leaves out although its reader goes on beyond its ``last`` number; None for nothing.
+        """Return the gap that a page with the ``last`` number leaves behind, or None.
 
-        ``shown``: the numbers of the page, without those of which the reader sees only that they are there.
+        ``shown``: the numbers of the page, without redacted ones.
         """
         if self.next is None or last < self.next:
             return None
@@ -76,9 +75,9 @@ class Omissions(NamedTuple):
         return Gap(self.next, last)
 
     def resumed(self, former: int, after: int, numbers: Sequence[int]) -> GapUpdate | None:
-        """Return what is missed once the reader has a page of ``numbers``, read after a number; None: no less.
+        """Return the change of the gap by a page with ``numbers``, read after ``after``; None if it is unchanged.
 
-        ``former``: what is noted as the first number that the reader has missed; 0: nothing.
+        ``former``: the first number of the recorded gap; 0: there is none.
         """
         if not former or self.first is not None:
             return None
@@ -90,10 +89,10 @@ class Omissions(NamedTuple):
         return GapUpdate(former, numbers[-1] + 1 if numbers[-1] < self.missed.last else 0)
 
 
-NONE = Omissions()
+NO_OMISSIONS = Omissions()
 
 
-def look(
+def find_omissions(
     connection: sqlite3.Connection,
     member: Membership,
     view: Visibility,
@@ -101,13 +100,17 @@ def look(
     timed: ReaderMessages | None,
     claimed: int,
 ) -> Omissions:
-    """Return what stands against counting a page that is read at a moment. ``claimed``: the reader's own word."""
-    # A page that had left before, to another device, may be noted late: what was on it is not missed.
+    """Return the omissions of a page that is read at ``moment``. ``claimed``: up to where the reader claims to have."""
+    # The watermark may have risen since by an earlier page to another device: those messages are not missed.
     missed = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
     if missed and missed.first > missed.last:
         missed = None
     if not moment.in_doubt:
-        return NONE if missed is None or not _shows_any(connection, member, view, missed) else Omissions(missed=missed)
+        return (
+            NO_OMISSIONS
+            if missed is None or not _shows_any(connection, member, view, missed)
+            else Omissions(missed=missed)
+        )
 
     def first(after: int) -> int | None:
         return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
@@ -116,13 +119,13 @@ def look(
     return Omissions(above, first(claimed) if above is not None and claimed >= above else above, missed)
 
 
-def read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_to: int) -> int:
-    """Return for how much it counts that a member says, at a moment, to have read everything up to a number."""
+def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_to: int) -> int:
+    """Return the number up to which a read receipt for ``up_to``, received at ``moment``, counts."""
     if not (moment.in_doubt or member.missed_from):
         return up_to
     view = visibility.of_group(connection, member.group, moment.now)
     timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return look(connection, member, view, moment, timed, member.watermark).claimed(up_to)
+    return find_omissions(connection, member, view, moment, timed, member.watermark).claimed(up_to)
 
 
 def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
@@ -134,8 +137,8 @@ def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibil
     return visibility.shows_any(connection, group, view, max(before, group.archived_seq), gap.last)
 
 
-def note(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
-    """Note what a member is about to miss."""
+def note_gap(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
+    """Record a gap, or extend the recorded one."""
     connection.execute(
         "UPDATE members SET missed_from = iif(missed_from = 0, ?1, min(missed_from, ?1)),"
         " missed_to = max(missed_to, ?2) WHERE member_id = ?3 AND watermark < ?1",
@@ -143,8 +146,8 @@ def note(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
     )
 
 
-def resume(connection: sqlite3.Connection, member_id: int, resumed: GapUpdate) -> None:
-    """Note that a member has what was missed, or a part of it. Nothing is noted if more was missed meanwhile."""
+def update_gap(connection: sqlite3.Connection, member_id: int, resumed: GapUpdate) -> None:
+    """Shrink or close a recorded gap. Does nothing if the gap was extended meanwhile."""
     connection.execute(
         "UPDATE members SET missed_from = ?2, missed_to = iif(?2 = 0, 0, missed_to)"
         " WHERE member_id = ?3 AND missed_from = ?1",

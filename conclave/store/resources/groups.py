@@ -1,6 +1,6 @@
-"""Groups: create one, find it, change its settings and group info, delete it.
+"""Groups: create, find, change the settings and the group info, delete.
 
-A group info that is encoded as in RFC 9420 is parsed for its MLS group and its epoch.
+A group info that is encoded as in RFC 9420 is parsed for its MLS group id and epoch.
 """
 
 import sqlite3
@@ -35,16 +35,16 @@ class Epoch(NamedTuple):
 
 
 def epoch_of(group_info: bytes) -> Epoch | None:
-    """Return the epoch of a group info; None if it is not an MLSMessage of MLS 1.0 with a GroupInfo in the clear.
+    """Return the epoch of a group info; None if it is not an MLSMessage of MLS 1.0 with an unencrypted GroupInfo.
 
-    Only what precedes the epoch is looked at.
+    Only the fields up to the epoch are parsed.
     """
     if len(group_info) <= _HEAD.size:
         return None
     version, wire_format, of_context, _ = _HEAD.unpack_from(group_info)
     if (version, wire_format, of_context) != (_MLS10, _GROUP_INFO, _MLS10):
         return None
-    # The length of the id has 1, 2 or 4 bytes, as its first two bits say, and no more than it takes (section 2.1.2).
+    # The length of the id takes 1, 2 or 4 bytes, given by its first two bits, and must be minimal (section 2.1.2).
     first = group_info[_HEAD.size]
     size = 1 << (first >> 6)
     begin = _HEAD.size + size
@@ -59,11 +59,10 @@ def epoch_of(group_info: bytes) -> Epoch | None:
 
 
 def is_outdated(group_info: bytes, by: bytes, *, with_commit: bool) -> bool:
-    """Return whether a group info is of an earlier epoch of the same MLS group than another, the one ``by``.
+    """Return whether a group info is of an earlier epoch of the same MLS group than the group info ``by``.
 
-    ``with_commit``: it came with the commit that leads into its epoch. Then it is outdated too if the other one is of
-    the same epoch: another commit led there first, and of two commits for one epoch the first counts. False if either
-    cannot be read.
+    ``with_commit``: it was sent with the commit that starts its epoch. Then it is also outdated if ``by`` has the same
+    epoch: the first commit for an epoch counts. Returns False if either cannot be parsed.
     """
     own, other = epoch_of(group_info), epoch_of(by)
     return bool(own and other and own.mls_group == other.mls_group and own.number < other.number + with_commit)
@@ -77,11 +76,10 @@ LONGEST_NAME = 64
 class GroupRow:
     """A group without its members.
 
-    See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
-    ``archived_seq``.
-    ``self_destructs``: how many self-destructing messages it has. ``taken_back_count``: how many that were taken back
-    and are not erased yet, in either tier. The last columns are
-    those of its policy.
+    For ``last_seq``, ``gone_below`` and ``expired_before`` see ``retention/marks.py``, for ``archived_seq``
+    ``retention/stretches.py``. ``self_destructs``: the number of its self-destructing messages. ``taken_back_count``:
+    the number of withdrawn messages that are not erased yet, in both tiers. The columns from ``effective_expiry`` on
+    are the policy.
     """
 
     group_key: int
@@ -117,7 +115,7 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class PublicGroupRow:
-    """What every user may learn of a public group."""
+    """A public group as shown to all users."""
 
     group_id: bytes
     group_name: str
@@ -127,7 +125,7 @@ class PublicGroupRow:
 
 @dataclass(frozen=True)
 class GroupChanges:
-    """New settings of a group. None leaves a setting as it is; "" clears the alias."""
+    """New settings of a group. None leaves a setting unchanged; "" clears the alias."""
 
     alias: str | None = None
     group_name: str | None = None
@@ -137,7 +135,7 @@ class GroupChanges:
 
     @property
     def concern_retention(self) -> bool:
-        """Whether they name how long messages live."""
+        """Whether retention settings are changed."""
         return self.message_expiry_seconds is not None or self.min_lifetime_seconds is not None
 
 
@@ -167,17 +165,17 @@ def add(
     now: int,
     settings: PolicySettings,
 ) -> bytes:
-    """Create a group whose only member and admin is its creator; return its id. The name has to be free.
+    """Create a group whose only member and admin is its creator; return its id. The name must be free.
 
-    Raises StoreFullError if no more groups can have messages: their ids have 63 bits, see ``bodies.NUMBER_BITS``.
+    Raises StoreFullError if the group keys are exhausted: message ids have 63 bits, see ``bodies.NUMBER_BITS``.
     """
     group_id = uuid4().bytes
     group_key = connection.execute(
         "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?) RETURNING group_key",
         (group_id, group_name, alias, now),
     ).fetchone()[0]
-    if group_key > bodies.LAST_GROUP:
-        raise StoreFullError(f"{bodies.LAST_GROUP:,} groups were created, which is as many as a database can have")
+    if group_key > bodies.MAX_GROUP_KEY:
+        raise StoreFullError(f"{bodies.MAX_GROUP_KEY:,} groups were created, the maximum of a database")
     marks.write(connection, settings, group_key)
     reach("create_group.added")
     connection.execute(
@@ -192,12 +190,12 @@ def find(connection: sqlite3.Connection, group_id: bytes) -> GroupRow | None:
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
 
 
-def named(connection: sqlite3.Connection, name: str) -> GroupRow | None:
+def find_by_name(connection: sqlite3.Connection, name: str) -> GroupRow | None:
     """Find a group by its name."""
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
 
 
-def by_key(connection: sqlite3.Connection, group_key: int) -> GroupRow | None:
+def find_by_key(connection: sqlite3.Connection, group_key: int) -> GroupRow | None:
     """Find a group by its key."""
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
 
@@ -209,7 +207,7 @@ def _found(row: sqlite3.Row | None) -> GroupRow | None:
 def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> ListPart[PublicGroupRow]:
     """List the public groups whose name contains ``pattern``, ordered by name.
 
-    Upper and lower case of ASCII letters are the same. Raises NotListedError.
+    ASCII letters match case-insensitively. Raises NotListedError.
     """
     if len(pattern) > LONGEST_NAME:
         return ListPart([], None, is_end=True)
@@ -218,7 +216,7 @@ def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Lis
 
 
 def set_settings(connection: sqlite3.Connection, changed: GroupRow) -> None:
-    """Store the settings of a group as ``changed`` has them."""
+    """Store the settings of ``changed``."""
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"
         " min_lifetime_seconds = ? WHERE group_key = ?",
@@ -234,29 +232,29 @@ def set_settings(connection: sqlite3.Connection, changed: GroupRow) -> None:
 
 
 def note_expiry_setter(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
-    """Note which admin has set how long the messages of a group live."""
+    """Store which admin has set the retention of a group."""
     connection.execute("UPDATE groups SET expiry_set_by = ? WHERE group_key = ?", (user_id, group_key))
 
 
 def expiry_setter(connection: sqlite3.Connection, group_key: int) -> bytes:
-    """Return the id of the admin who has set how long the messages of a group live; empty if that is not known."""
+    """Return the id of the admin who has set the retention of a group; empty if unknown."""
     row = connection.execute("SELECT ifnull(expiry_set_by, x'') FROM groups WHERE group_key = ?", (group_key,))
     found: bytes = row.fetchone()[0]
     return found
 
 
 def set_mls_group_id(connection: sqlite3.Connection, group: GroupRow, mls_group_id: str) -> None:
-    """Set the group's MLS id, if it has none yet. A later one is ignored."""
+    """Set the group's MLS group id, unless it has one already."""
     connection.execute(
         "UPDATE groups SET mls_group_id = ? WHERE group_key = ? AND mls_group_id = ''", (mls_group_id, group.group_key)
     )
 
 
 def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: bytes, *, with_commit: bool) -> None:
-    """Replace the group info, unless it is outdated by the former one: it would bring nobody in.
+    """Replace the group info, unless the stored one is newer: nobody could join with an outdated one.
 
-    ``with_commit``: see ``is_outdated``. It stays under its key as long as the group is there: an older copy of the
-    database, put back, has one by which its members can come in again.
+    ``with_commit``: see ``is_outdated``. The encryption key stays the same for the lifetime of the group, so that an
+    older copy of the database, put back, has a readable group info with which members can rejoin.
     """
     row = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     if row[0] is None:
@@ -266,16 +264,16 @@ def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: b
         bodies.replace(connection, row[0], group_info)
 
 
-def has_passed(connection: sqlite3.Connection, group: GroupRow, group_info: bytes) -> bool:
-    """Return whether another commit has led into the epoch of ``group_info``, or a later one."""
+def is_superseded(connection: sqlite3.Connection, group: GroupRow, group_info: bytes) -> bool:
+    """Return whether another commit has started the epoch of ``group_info``, or a later one."""
     stored = group.group_info_body
     return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
 
 
 def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[bytes]:
-    """Delete a group, which hides it at once. A tombstone tells cleanup to erase its messages.
+    """Delete a group, which hides it at once. Because of the tombstone, cleanup erases its messages.
 
-    Return the ids of the users who were invited.
+    Returns the ids of the users who were invited.
     """
     key = (group.group_key,)
     infos = connection.execute(

@@ -1,10 +1,10 @@
-"""Invites that wait for an answer: add, find, list, remove them.
+"""Pending invites: add, find, list, remove.
 
-An invite is dead once it is too old, and cleanup removes it later. ``dead_before`` in this module: the Unix second
-before which a dead invite was made, exclusive.
+An invite is dead once it has expired; cleanup removes it later. ``dead_before`` in this module: invites created before
+this Unix second are dead.
 
-An invite is good only as long as its inviter may invite. What ends that, ends the invite in the same transaction,
-by ``withdraw`` of the actions.
+An invite is valid only as long as its inviter may invite. Actions that end this right withdraw the invite in the same
+transaction, by ``withdraw``.
 """
 
 import json
@@ -20,7 +20,7 @@ from conclave.store.lists import Listing, ListPart, Span
 
 @dataclass(frozen=True)
 class PendingInvite:
-    """An invite as invitees and admins see it."""
+    """An invite as shown to invitees and admins."""
 
     invite_id: bytes
     group_id: bytes
@@ -34,7 +34,7 @@ class PendingInvite:
 
 @dataclass(frozen=True)
 class InviteRow:
-    """A stored invite, with the bodies that it carries."""
+    """A stored invite, with the ids of its bodies."""
 
     invite_key: int
     group_key: int
@@ -69,7 +69,7 @@ _MAY_INVITE = (
     "EXISTS (SELECT 1 FROM members JOIN users USING (user_id) WHERE members.group_key = invites.group_key"
     " AND members.user_id = inviter_id AND role = 'admin' AND NOT disabled)"
 )
-"""Whether the inviter is still one who may invite: an admin of the group, whose account is not disabled."""
+"""SQL condition: the inviter may still invite, as an admin of the group whose account is not disabled."""
 
 
 def add(
@@ -80,9 +80,9 @@ def add(
     carried: Sequence[bytes],
     now: int,
 ) -> bytes:
-    """Store an invite and return its id. The user has none to this group.
+    """Store an invite and return its id. The user must not have another one to this group.
 
-    ``carried``: commit, welcome and group info, which are used when the invite is accepted.
+    ``carried``: commit, welcome and group info, to be used when the invite is accepted.
     """
     invite_id = uuid4().bytes
     connection.execute(
@@ -94,17 +94,17 @@ def add(
 
 
 def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) -> list[InviteRow]:
-    """Return the invite of a user to a group, dead or not, in a list of at most one."""
+    """Return a list of at most one: the invite of a user to a group, dead or not."""
     return _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, span: Span) -> ListPart[PendingInvite]:
-    """List the living invites of a user, the oldest first. Raises NotListedError."""
+    """List the living invites of a user, oldest first. Raises NotListedError."""
     return _OF_USER.read(connection, span, {"user_id": user_id, "dead_before": dead_before})
 
 
 def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, span: Span) -> ListPart[PendingInvite]:
-    """List the living invites of a group, the oldest first. Raises NotListedError."""
+    """List the living invites of a group, oldest first. Raises NotListedError."""
     return _OF_GROUP.read(connection, span, {"group_key": group_key, "dead_before": dead_before})
 
 
@@ -115,33 +115,33 @@ def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -
 
 
 def take(connection: sqlite3.Connection, invite: InviteRow) -> None:
-    """Remove an invite, and leave what it carries to the caller."""
+    """Remove an invite, but not its bodies."""
     connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))
 
 
 def to_user(connection: sqlite3.Connection, invitee_id: bytes) -> list[InviteRow]:
-    """Return every invite that a user has received."""
+    """Return all invites that a user has received."""
     return _find(connection, "invitee_id = ?", invitee_id)
 
 
 def void(connection: sqlite3.Connection, inviter_id: bytes) -> list[InviteRow]:
-    """Return the invites of a user to the groups where that user may not invite, or not any more."""
+    """Return the invites by a user to groups where the user may no longer invite."""
     return _find(connection, f"inviter_id = ? AND NOT {_MAY_INVITE}", inviter_id)
 
 
 def all_void(connection: sqlite3.Connection) -> list[InviteRow]:
-    """Return what ``void`` returns, of all users."""
+    """Return the invites of all users who may no longer invite."""
     return _find(connection, f"NOT {_MAY_INVITE}")
 
 
 def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> InviteRow | None:
-    """Find a dead invite; None if it is gone or still lives."""
+    """Find a dead invite; None if it is removed or still living."""
     found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
     return found[0] if found else None
 
 
 def remove(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
-    """Remove invites, and erase what they carry. By few statements: one user may have invited thousands."""
+    """Remove invites and their bodies, with few statements: a user may have sent thousands."""
     keys = json.dumps([each.invite_key for each in found])
     connection.execute("DELETE FROM invites WHERE invite_key IN (SELECT value FROM json_each(?))", (keys,))
     bodies.erase(

@@ -1,18 +1,18 @@
-"""Key packages: what others need to add a user to a group; a regular one is handed out once."""
+"""Key packages, by which others add a user to a group. A regular one is handed out only once."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
 
 from conclave.failpoints import reach
 from conclave.store import bodies
-from conclave.store.engine.sqlite import places
+from conclave.store.engine.sqlite import placeholders
 
 REGULAR_KEPT = 10
 """A user has at most 10 regular key packages; a new one replaces the oldest."""
 
 
 def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_last_resort: bool) -> None:
-    """Store a key package. A last-resort one replaces the former last-resort one."""
+    """Store a key package. A last-resort one replaces the previous last-resort one."""
     kept = 0 if is_last_resort else REGULAR_KEPT - 1
     _remove(
         connection,
@@ -26,7 +26,7 @@ def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_la
 
 
 def regular_of(connection: sqlite3.Connection, user_id: bytes) -> set[bytes]:
-    """Return the regular key packages that a user has."""
+    """Return the regular key packages of a user."""
     rows = connection.execute(
         "SELECT package_body FROM key_packages WHERE user_id = ? AND NOT is_last_resort", (user_id,)
     ).fetchall()
@@ -34,15 +34,15 @@ def regular_of(connection: sqlite3.Connection, user_id: bytes) -> set[bytes]:
 
 
 def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes] | None:
-    """Hand out one key package of each user (at most some thousands), in the order of ``user_ids``.
+    """Hand out a key package of each user (at most some thousands), in the order of ``user_ids``.
 
-    It is the oldest regular one, which is removed, or else the last-resort one, which stays. None if any user has
-    none; then nothing is handed out.
+    It is the oldest regular one, which is removed, or else the last-resort one, which stays. Returns None, without
+    removing any, if a user has no key package.
     """
     rows = connection.execute(
         "SELECT key_package_id, user_id, is_last_resort, package_body FROM key_packages WHERE key_package_id IN"
         " (SELECT (SELECT key_package_id FROM key_packages WHERE key_packages.user_id = users.user_id"
-        f" ORDER BY is_last_resort, key_package_id LIMIT 1) FROM users WHERE user_id IN ({places(user_ids)}))",
+        f" ORDER BY is_last_resort, key_package_id LIMIT 1) FROM users WHERE user_id IN ({placeholders(user_ids)}))",
         user_ids,
     ).fetchall()
     found = {row["user_id"]: row["package_body"] for row in rows}
@@ -51,7 +51,7 @@ def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[byte
     packages = bodies.get_many(connection, found.values())
     regular = [row["key_package_id"] for row in rows if not row["is_last_resort"]]
     if regular:
-        _remove(connection, f"key_package_id IN ({places(regular)})", regular)
+        _remove(connection, f"key_package_id IN ({placeholders(regular)})", regular)
         reach("key_package.taken")
     return [packages[found[user_id]] for user_id in user_ids]
 
@@ -66,5 +66,5 @@ def _remove(connection: sqlite3.Connection, condition: str, values: Iterable[obj
         f"SELECT key_package_id, package_body FROM key_packages WHERE {condition}", tuple(values)
     ).fetchall()
     gone = [row[0] for row in rows]
-    connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({places(gone)})", gone)
+    connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({placeholders(gone)})", gone)
     bodies.erase(connection, [row[1] for row in rows])

@@ -1,4 +1,4 @@
-"""Members: who is in which group, in which role, and how far each has fetched."""
+"""Memberships: role, join state and watermark of each member of a group."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.users import UserRow
 
 JOIN_SECONDS = 60
-"""A join has 60 seconds to be completed by the external commit; a joiner who sends none is not a member after that."""
+"""A join must be completed by the external commit within 60 seconds, otherwise the membership no longer counts."""
 
-MOST_HOLDING = 100
-"""An admin learns of at most 100 members who hold messages back."""
+MAX_LAGGING = 100
+"""At most 100 lagging members are listed for an admin."""
 
 
 class NoMembershipError(Exception):
-    """The user is no member of the group, or there is no such group."""
+    """The user is not a member of the group, or the group does not exist."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """One user's membership of one group. A user who leaves and comes back gets a new one.
+    """A user's membership of a group. A user who leaves and comes back gets a new one.
 
-    ``joined_at``: Unix seconds. ``joining``: see ``add``.
-    ``watermark``: the member has fetched the messages up to this number, inclusive.
-    ``joined_after``: messages above this number were sent while this membership lasted. ``read_up_to``: the member has
-    read everything up to this number, inclusive. ``missed_from`` and ``missed_to``: see ``missed.Gap``; 0: nothing.
+    ``joined_at``: Unix seconds. ``joining``: see ``add``. ``watermark``: the member has fetched the messages up to this
+    number, inclusive. ``joined_after``: messages above this number were sent during this membership. ``read_up_to``:
+    the member has read everything up to this number, inclusive. ``missed_from`` and ``missed_to``: see
+    ``fetch_gaps.Gap``; 0: no gap.
     """
 
     member_id: int
@@ -54,7 +54,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class MemberRow(UserRow):
-    """A member as the other members see it."""
+    """A member as shown to the other members."""
 
     role: str
 
@@ -79,25 +79,25 @@ _OWN = (
 
 
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
-    """Find a stored membership; None also if there is no such group.
+    """Find a stored membership; None also if the group does not exist.
 
-    It may be one that is overdue: ``current`` returns those that count.
+    It may be overdue: ``current`` returns only those that count.
     """
     row = connection.execute(f"{_MEMBERSHIPS} WHERE group_id = ? AND user_id = ?", (group_id, user_id)).fetchone()
     return _membership(row) if row else None
 
 
 def current(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, clock: Clock) -> Membership | None:
-    """Find a membership that counts; None if there is none, or if its join was not completed in time.
+    """Find a membership; None if there is none, or if its join was not completed in time.
 
-    While the clock is in doubt, a join that is overdue by that clock alone still counts.
+    While the clock is in doubt, a join that is overdue only by that clock still counts.
     """
     found = membership(connection, group_id, user_id)
     return found if found and not found.is_overdue(clock.moment().earliest) else None
 
 
 def overdue(connection: sqlite3.Connection, now: int, limit: int) -> list[Membership]:
-    """List up to ``limit`` memberships whose joins were not completed in time. ``now``: Unix seconds."""
+    """List at most ``limit`` memberships whose joins were not completed in time. ``now``: Unix seconds."""
     rows = connection.execute(
         f"{_MEMBERSHIPS} WHERE joining AND joined_at < ? ORDER BY joined_at, member_id LIMIT ?",
         (now - JOIN_SECONDS, limit),
@@ -105,7 +105,7 @@ def overdue(connection: sqlite3.Connection, now: int, limit: int) -> list[Member
     return [_membership(row) for row in rows]
 
 
-def by_key(connection: sqlite3.Connection, member_id: int) -> Membership | None:
+def find_by_key(connection: sqlite3.Connection, member_id: int) -> Membership | None:
     """Find a membership by its key; None if it has ended."""
     row = connection.execute(f"{_MEMBERSHIPS} WHERE member_id = ?", (member_id,)).fetchone()
     return _membership(row) if row else None
@@ -123,16 +123,16 @@ def _membership(row: sqlite3.Row) -> Membership:
     return Membership(group=GroupRow(**values), **own)
 
 
-def holding_back(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:
-    """List who has not fetched messages that others have, those who are furthest behind first; at most MOST_HOLDING.
+def lagging(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:
+    """List who has not fetched messages that others have, those who are furthest behind first; at most MAX_LAGGING.
 
-    Only messages count that may still be seen. What no member has fetched is held back by none in particular.
+    Only visible messages count. Messages that no member has fetched do not count.
     """
     ahead = connection.execute("SELECT max(watermark) FROM members WHERE group_key = ?", (group.group_key,)).fetchone()
     last = _last_shown(connection, group, view, ahead[0] or 0)
     rows = connection.execute(
         "SELECT user_id FROM members WHERE group_key = ? AND watermark < ? ORDER BY watermark, member_id LIMIT ?",
-        (group.group_key, last, MOST_HOLDING),
+        (group.group_key, last, MAX_LAGGING),
     )
     return [row[0] for row in rows]
 
@@ -161,7 +161,7 @@ def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> Lis
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:
     """Add a member to a group.
 
-    ``joining``: the member still has to send the external commit that joining a public group takes, within
+    ``joining``: the member must still send the external commit that joining a public group requires, within
     JOIN_SECONDS.
     """
     marks.advance_floor(connection, group_key)
@@ -174,13 +174,13 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int
 
 
 def joining(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
-    """Return the ids of a group's members whose joins are not completed, also of those that are overdue."""
+    """Return the ids of a group's members whose joins are not completed, including overdue ones."""
     rows = connection.execute("SELECT user_id FROM members WHERE group_key = ? AND joining", (group_key,))
     return {row[0] for row in rows}
 
 
-def has_joined(connection: sqlite3.Connection, member: Membership) -> None:
-    """Note that a member has sent the external commit."""
+def complete_join(connection: sqlite3.Connection, member: Membership) -> None:
+    """Complete a join: the member has sent the external commit."""
     connection.execute("UPDATE members SET joining = 0 WHERE member_id = ?", (member.member_id,))
 
 
@@ -190,7 +190,7 @@ def set_role(connection: sqlite3.Connection, member_id: int, role: str) -> None:
 
 
 def has_other_admin(connection: sqlite3.Connection, member: Membership) -> bool:
-    """Tell whether the group has an admin besides this member, one whose account is not disabled."""
+    """Return whether the group has another admin whose account is not disabled."""
     others = (
         "SELECT 1 FROM members JOIN users USING (user_id)"
         " WHERE group_key = ? AND role = 'admin' AND member_id != ? AND NOT disabled"
@@ -202,22 +202,22 @@ HEIR = (
     "CASE WHEN max(role = 'admin' AND NOT disabled) THEN NULL"
     " ELSE ifnull(min(iif(disabled, NULL, member_id)), iif(max(role = 'admin'), NULL, min(member_id))) END"
 )
-"""The SQL expression, over the members of a group and their accounts, for who is to become its admin; null: no one.
+"""SQL aggregate over a group's members and their accounts: the member_id who is to become admin, or NULL.
 
-That is the one who joined first, of those whose accounts are not disabled if there are any. A disabled admin can do
-nothing, and counts only where all are disabled.
+That is the first who joined, preferably one whose account is not disabled. A disabled admin does not count, unless all
+members are disabled.
 """
 
 
 class RemovalResult(NamedTuple):
-    """Who is left in a group: whether anybody is, and who is to follow an admin; None: no one, or no admin has gone."""
+    """The state of a group after a removal. ``heir``: the member_id who is to become admin, or None."""
 
     is_empty: bool
     heir: int | None
 
 
 def remove(connection: sqlite3.Connection, member: Membership) -> RemovalResult:
-    """End a membership, and return who is left in the group."""
+    """End a membership, and return the state of the group."""
     group_key = member.group.group_key
     reach("leave.committed")
     connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
@@ -230,13 +230,13 @@ def remove(connection: sqlite3.Connection, member: Membership) -> RemovalResult:
         marks.advance_floor(connection, group_key)
     return RemovalResult(
         not count, heir if member.role == "admin" else None
-    )  # if another member goes, admins are as they were
+    )  # only the removal of an admin needs an heir
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
-    """Note which messages members have: member id, number up to which, inclusive. A watermark never goes down.
+    """Raise watermarks. ``fetched``: member ids, and the numbers up to which, inclusive, they have fetched.
 
-    It is a joint write, see ``group_commit.Joint``.
+    A joint write, see ``group_commit.JointWrite``.
     """
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?",

@@ -49,7 +49,7 @@ class MessageDraft(NamedTuple):
 class MessageRow(NamedTuple):
     """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
-    ``self_destruct_seconds`` and ``redact_at``: see Draft and Piece.
+    ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and Piece.
     """
 
     sequence_num: int
@@ -83,7 +83,7 @@ class EncodeMessage(Protocol):
 
 
 class EncodedMessage(NamedTuple):
-    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage.
+    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of MessageRow.
 
     ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
     ``is_redacted``: it says only that the message is there.
@@ -114,7 +114,7 @@ class MessagePage:
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    doubt: Omissions = fetch_gaps.NONE
+    doubt: Omissions = fetch_gaps.NO_OMISSIONS
 
 
 def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
@@ -149,7 +149,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
     for group_key, count in Counter(draft.group_key for draft in drafts).items():
-        last, expired_before, named[group_key] = bodies.number(connection, group_key, count)
+        last, expired_before, named[group_key] = bodies.allocate_numbers(connection, group_key, count)
         ahead[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
     rows, stored = [], []
@@ -160,7 +160,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
         is_timed = draft.self_destruct_seconds > 0
         stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
-    encrypted = bodies.encrypted(connection, placed, [draft.body for draft in drafts])
+    encrypted = bodies.encrypt(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
     bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
     insert_many(connection, f"INSERT INTO messages ({COLUMNS})", rows)
@@ -171,7 +171,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
             for draft, each in zip(drafts, stored, strict=True)
             if draft.self_destruct_seconds
         ]
-        timers.begin(connection, timed, now)
+        timers.add_messages(connection, timed, now)
     return stored
 
 
@@ -184,7 +184,7 @@ def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Me
     return MessageFacts(row[0], row[1], bool(row[2])) if row else None
 
 
-def sent_by(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
+def usage_of_sender(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
     """Return how many application messages of a user the hot store has, and how many bytes their bodies have."""
     messages, size = connection.execute(
         f"SELECT count(*), ifnull(sum(size), 0) FROM {SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,)
@@ -192,7 +192,7 @@ def sent_by(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
     return messages, size
 
 
-def page(
+def read_page(
     connection: sqlite3.Connection,
     group_id: bytes,
     user_id: bytes,
@@ -222,7 +222,7 @@ def page(
     if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
-    doubt = fetch_gaps.look(connection, member, view, moment, timed, confirmed)
+    doubt = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
     if archived:
         return MessagePage([], member, confirmed, view, archived, touch, doubt=doubt)
@@ -239,7 +239,7 @@ def page(
     return MessagePage(served, member, max(last, confirmed), view, None, touch, end, doubt)
 
 
-def written(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
+def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
     """Write a message that ``view`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else view.policy.expires_at(created_at)
@@ -305,12 +305,12 @@ def _with_bodies(
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
     shown = [each.sequence_num for each in found if not view.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
-    opened = dict(zip(shown, bodies.decrypted(connection, group.group_id, shown, stored), strict=True))
+    opened = dict(zip(shown, bodies.decrypt(connection, group.group_id, shown, stored), strict=True))
     served = []
     for message in found:
         body = opened.get(message.sequence_num, b"")
         if body is not None:
-            served.append(written(message, body, view, write))
+            served.append(encode(message, body, view, write))
     return served
 
 

@@ -1,7 +1,7 @@
-"""A user's groups with their members, read a part at a time.
+"""A user's groups with their members, read in parts.
 
-A group can have any number of members. One whose members are more than a part may have is a ``LongGroup``: its members
-are a list of their own.
+A group whose members exceed the size of a part is returned as a ``LongGroup``, whose members are read as a separate
+list.
 """
 
 import sqlite3
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from conclave.store.lists import Key, Listing, ListPart, Span, weight
+from conclave.store.lists import Key, Listing, ListPart, Span, estimated_size
 from conclave.store.resources import groups
 from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import MemberRow
 
 GROUP_BYTES = 1_024
-"""A part has at most one group for each 1,024 bytes, so that few are read that do not fit it with their members."""
+"""A part has at most one group for each 1,024 bytes, so that few groups are read in vain."""
 
 MEASURED_ROWS = 4_096
-"""At most 4,096 members are measured in one transaction: some milliseconds."""
+"""At most 4,096 members are measured in one transaction, which takes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class GroupWithMembers(GroupRow):
 
 @dataclass(frozen=True)
 class LongGroup:
-    """A group with more members than a part of a list may have. ``member_id``: the reader's own membership."""
+    """A group whose members exceed the size of a part. ``member_id``: the reader's own membership."""
 
     group: GroupRow
     member_id: int
@@ -38,22 +38,22 @@ class LongGroup:
 
 @dataclass(frozen=True)
 class MembersSize:
-    """How much the members of a group are. ``text_bytes``: of their names, aliases and fingerprints, in UTF-8."""
+    """The number and size of a group's members. ``text_bytes``: of names, aliases and fingerprints, in UTF-8."""
 
     count: int
     text_bytes: int
     last: int | None
-    """The key of the last member that was measured; None: no member was left to measure."""
+    """The key of the last measured member; None: there was none left."""
 
 
 @dataclass
 class _Read:
-    """The members of the groups of one part, as far as they were read."""
+    """The members of the groups of a part, as far as they were read."""
 
     by_group: dict[Key, list[MemberRow]] = field(default_factory=dict)
     size: int = 0
     cut_at: Key | None = None
-    """The key of the first group whose members were not all read."""
+    """The key of the first group whose members were not read completely."""
 
 
 _OWN = Listing(
@@ -100,7 +100,7 @@ def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongG
     read = _Read()
     if not own.items:
         return read
-    # CROSS JOIN: in this order the rows come sorted from the indexes.
+    # CROSS JOIN fixes the join order, in which the rows are sorted by the indexes.
     rows = connection.execute(
         "SELECT own.member_id, users.user_id, username, alias, signing_key_fingerprint, other.role"
         " FROM members AS own CROSS JOIN members AS other USING (group_key)"
@@ -114,7 +114,7 @@ def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongG
             if read.size >= size:
                 read.cut_at = own_key
                 break
-            read.size += weight(row)
+            read.size += estimated_size(row)
             read.by_group.setdefault(own_key, []).append(MemberRow(*values))
     return read
 
@@ -125,7 +125,7 @@ def members(connection: sqlite3.Connection, group_key: int, last: int, span: Spa
 
 
 def measure(connection: sqlite3.Connection, group_key: int, after: int) -> MembersSize:
-    """Measure the next MEASURED_ROWS members of a group, those behind the key ``after``."""
+    """Measure the next MEASURED_ROWS members of a group, after the key ``after``."""
     row = connection.execute(
         "SELECT count(*), ifnull(sum(length(CAST(username || alias || signing_key_fingerprint AS BLOB))), 0),"
         " max(member_id) FROM (SELECT member_id, username, alias, signing_key_fingerprint"

@@ -38,7 +38,7 @@ class ErasedMessages:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest."""
+    """What one run has erased of one group by one rule. ``at``: Unix seconds. See ErasedMessages for the rest."""
 
     receipt_id: int
     at: int

@@ -1,4 +1,4 @@
-"""Registration tokens: how many accounts each may still open, and until when. Only their hashes are stored."""
+"""Registration tokens: each allows a number of registrations, for a limited time. Only hashes are stored."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from conclave.retention.policy import end_of
 
 KEPT_SECONDS = 30 * 86_400
-"""A token that has expired stays in the list for 30 days more."""
+"""Expired tokens stay in the list for 30 days."""
 
-PRUNED = 1024
+PRUNE_BATCH = 1024
 """A call of ``prune`` deletes at most 1,024 tokens."""
 
 _ALIVE = "uses < most_uses AND created_at + lifetime > :now"
@@ -16,7 +16,7 @@ _ALIVE = "uses < most_uses AND created_at + lifetime > :now"
 
 @dataclass(frozen=True)
 class RegistrationToken:
-    """A token as operators see it. Times are Unix seconds. ``added_by``: an operator, as in the audit log."""
+    """A token as shown to operators. Times are Unix seconds. ``added_by``: an operator, as in the audit log."""
 
     token_id: int
     most_uses: int
@@ -28,11 +28,11 @@ class RegistrationToken:
 
     @property
     def expires_at(self) -> int:
-        """The first second at which it is not valid any more."""
+        """The first second at which it is no longer valid."""
         return end_of(self.created_at, self.lifetime)
 
     def state(self, now: int) -> str:
-        """Return whether it is valid, used up or expired."""
+        """Return "valid", "used up" or "expired"."""
         if self.expires_at <= now:
             return "expired"
         return "used up" if self.uses >= self.most_uses else "valid"
@@ -50,7 +50,7 @@ def add(
     added_by: str,
     note: str,
 ) -> RegistrationToken:
-    """Add a token of which only the hash is known. Its number is not used again."""
+    """Add a token, given by its hash. Its id is never reused."""
     values = (most_uses, now, lifetime, added_by, note)
     added = connection.execute(
         "INSERT INTO registration_tokens (token_hash, most_uses, created_at, lifetime, added_by, note)"
@@ -61,13 +61,13 @@ def add(
 
 
 def list_all(connection: sqlite3.Connection) -> list[RegistrationToken]:
-    """List the tokens in the order in which they were added; expired and used-up ones too."""
+    """List all tokens in the order in which they were added, including expired and used-up ones."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM registration_tokens ORDER BY token_id")
     return [RegistrationToken(*row) for row in rows]
 
 
 def remove(connection: sqlite3.Connection, token_id: int) -> RegistrationToken | None:
-    """Remove a token and return it; None if there is none."""
+    """Remove a token and return it; None if it does not exist."""
     row = connection.execute(
         f"DELETE FROM registration_tokens WHERE token_id = ? RETURNING {_COLUMNS}", (token_id,)
     ).fetchone()
@@ -75,7 +75,7 @@ def remove(connection: sqlite3.Connection, token_id: int) -> RegistrationToken |
 
 
 def is_alive(connection: sqlite3.Connection, token_hash: bytes, now: int) -> bool:
-    """Tell whether a user could register with the token now."""
+    """Return whether the token is valid now."""
     found = connection.execute(
         f"SELECT 1 FROM registration_tokens WHERE token_hash = :hash AND {_ALIVE}", {"hash": token_hash, "now": now}
     )
@@ -83,7 +83,7 @@ def is_alive(connection: sqlite3.Connection, token_hash: bytes, now: int) -> boo
 
 
 def use(connection: sqlite3.Connection, token_hash: bytes, now: int) -> bool:
-    """Count a registration, in its own transaction; tell whether the token is alive."""
+    """Count a registration, in its transaction; return whether the token was valid."""
     used = connection.execute(
         f"UPDATE registration_tokens SET uses = uses + 1 WHERE token_hash = :hash AND {_ALIVE}",
         {"hash": token_hash, "now": now},
@@ -92,13 +92,13 @@ def use(connection: sqlite3.Connection, token_hash: bytes, now: int) -> bool:
 
 
 def prune(connection: sqlite3.Connection, now: int) -> bool:
-    """Delete tokens that expired more than KEPT_SECONDS ago, at most PRUNED; tell whether more are left.
+    """Delete tokens that expired more than KEPT_SECONDS ago, at most PRUNE_BATCH; return whether more are left.
 
     It may be used as a Step of a cleanup run.
     """
     deleted = connection.execute(
         "DELETE FROM registration_tokens WHERE token_id IN"
         " (SELECT token_id FROM registration_tokens WHERE created_at + lifetime < ? LIMIT ?)",
-        (now - KEPT_SECONDS, PRUNED),
+        (now - KEPT_SECONDS, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNED
+    return deleted == PRUNE_BATCH

@@ -1,4 +1,4 @@
-"""Sessions: to which user a token belongs, and until when."""
+"""Sessions: the user of each token, and when it expires."""
 
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SessionRow:
-    """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/tokens.py."""
+    """A stored session. Times are Unix seconds. ``last_used_at`` may lag, see auth/tokens.py."""
 
     session_id: int
     public_id: bytes
@@ -41,10 +41,10 @@ _OF_USER = Listing(
 def add(
     connection: sqlite3.Connection, user_id: bytes, password_hash: str, token_hash: bytes, now: int, ttl: int
 ) -> bool:
-    """Store a new session of ``ttl`` seconds for a user who has shown the password behind ``password_hash``.
+    """Store a new session of ``ttl`` seconds for a user whose password matched ``password_hash``.
 
-    Tell whether that is the user's hash still, and the account neither disabled nor gone: otherwise nothing is stored.
-    A change of the password ends all sessions, also those that are about to begin.
+    Returns False, without storing it, if the hash has changed meanwhile, or the account is disabled or deleted: a
+    change of the password also ends sessions that are about to begin.
     """
     stored = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
@@ -61,14 +61,14 @@ def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> SessionR
 
 
 def exists(connection: sqlite3.Connection, session_id: int) -> bool:
-    """Tell whether a session is still stored."""
+    """Return whether a session is stored."""
     return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
 
 
 def of_user(
     connection: sqlite3.Connection, user_id: bytes, shown: Callable[[SessionRow], T | None], span: Span
 ) -> ListPart[T]:
-    """List a user's sessions, the newest first, each as ``shown`` returns it; it returns None for one that is dead.
+    """List a user's sessions, newest first, converted by ``shown``, which returns None to omit an expired one.
 
     Raises NotListedError.
     """
@@ -76,10 +76,10 @@ def of_user(
 
 
 def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:
-    """Write when sessions were last used, and extend them to ``ttl`` seconds after that.
+    """Store the last use of sessions, and extend them to ``ttl`` seconds after it.
 
-    ``last_used``: session id to Unix second; a second after now counts as now. Otherwise times that a fast clock noted
-    would be stored again after the clock was set right.
+    ``last_used``: Unix seconds by session id. Future times count as now: otherwise times by a fast clock would be
+    stored again after the clock was corrected.
     """
     now = clock.now()
     connection.executemany(
@@ -89,7 +89,7 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
 
 
 def find(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> int | None:
-    """Find one of a user's sessions by its public id; None if the user does not have it."""
+    """Return the id of a user's session, given its public id; None if the user does not have it."""
     row = connection.execute(
         "SELECT session_id FROM sessions WHERE public_id = ? AND user_id = ?", (public_id, user_id)
     ).fetchone()
@@ -102,6 +102,6 @@ def remove(connection: sqlite3.Connection, session_id: int) -> None:
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> list[int]:
-    """End every session of a user; return their ids."""
+    """End all sessions of a user; return their ids."""
     ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
     return [row[0] for row in ended.fetchall()]

@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import dataclass, field, replace
 
 from conclave.clock import Reading
-from conclave.clock.guard import clock_fault, time_to_act_on
+from conclave.clock.guard import clock_fault, effective_time
 from conclave.clock.steady import Floor
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import LAST_SECOND, session_lag
@@ -25,8 +25,8 @@ class ClockState:
     floor: Floor = field(default_factory=Floor)
 
 
-def standing(connection: sqlite3.Connection) -> ClockState:
-    """Return what is known of the clock, without reading it; an empty Standing before the server's first start."""
+def clock_state(connection: sqlite3.Connection) -> ClockState:
+    """Return what is known of the clock, without reading it; an empty ClockState before the server's first start."""
     row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
     return ClockState(row[0], Floor(row[1], row[2])) if row else ClockState()
 
@@ -92,7 +92,7 @@ def begin_serving(
             (LAST_SECOND, ttl + session_lag(ttl), row["last_alive"]),
         )
     connection.execute("UPDATE server_state SET stopped_cleanly = 0")
-    return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)
+    return replace(begun, clock_fault=begun.clock_fault or note_alive(connection, clock).fault)
 
 
 def _adopt(
@@ -104,10 +104,10 @@ def _adopt(
     accepts_change: bool,
 ) -> StartResult:
     """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
-    fault = find_clock_fault(connection, clock)
+    fault = check_and_record_clock(connection, clock)
     _require_right_clock(former, policy, fault)
     at = _last_in_force(connection)
-    change = rehearsal.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
+    change = rehearsal.settle(connection, former, policy, at, effective_time(clock.wall, at))
     if not accepts_change:
         _require_small(former, policy, change)
     if changed := policy.changes(former):
@@ -126,8 +126,8 @@ def require_change_allowed(connection: sqlite3.Connection, policy: PolicySetting
     former = stored_policy(connection)
     if former is None or former == policy:
         return
-    _require_right_clock(former, policy, look_at_clock(connection, clock))
-    now = time_to_act_on(clock.wall, _last_in_force(connection))
+    _require_right_clock(former, policy, check_clock(connection, clock))
+    now = effective_time(clock.wall, _last_in_force(connection))
     _require_small(former, policy, rehearsal.rehearse(connection, former, policy, now))
 
 
@@ -163,7 +163,7 @@ def _refusal(differing: list[str], change: SettingsImpact) -> str:
     )
 
 
-def still_alive(
+def note_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
 ) -> ClockState:
     """Note that the server runs, and return what is known of the clock now.
@@ -171,16 +171,16 @@ def still_alive(
     ``floor``: the time that the server's clock has not fallen below. ``stopping``: the server ends here and has written
     everything. The reading of a wrong clock is not stored, so the stored one stays right.
     """
-    stored = standing(connection).floor
+    stored = clock_state(connection).floor
     acted_until = stored.acted_until
     if floor and floor.acceptances == stored.acceptances:
         acted_until = max(acted_until, floor.acted_until)
-    fault = _noted(connection, clock_fault_now(connection, clock, acted_until))
+    fault = _noted(connection, check_clock_quickly(connection, clock, acted_until))
     if not fault:
         connection.execute("UPDATE server_state SET last_alive = ?1, acted_until = ?1", (max(acted_until, clock.wall),))
         _know(connection, clock)
     connection.execute("UPDATE server_state SET stopped_cleanly = ?", (stopping,))
-    return standing(connection)
+    return clock_state(connection)
 
 
 def begin_run(connection: sqlite3.Connection, clock: Reading) -> ClockState:
@@ -188,14 +188,14 @@ def begin_run(connection: sqlite3.Connection, clock: Reading) -> ClockState:
 
     Nothing is noted if something is wrong with the clock.
     """
-    if not find_clock_fault(connection, clock):
+    if not check_and_record_clock(connection, clock):
         connection.execute("UPDATE server_state SET acted_until = max(acted_until, ?)", (clock.wall,))
-    return standing(connection)
+    return clock_state(connection)
 
 
 def latest_acted_on(connection: sqlite3.Connection, clock: Reading) -> int | None:
     """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; None if nothing is."""
-    return standing(connection).floor.acted_until if clock_fault_now(connection, clock) else None
+    return clock_state(connection).floor.acted_until if check_clock_quickly(connection, clock) else None
 
 
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
@@ -213,17 +213,17 @@ def probe(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE server_state SET last_alive = last_alive")
 
 
-def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
+def check_and_record_clock(connection: sqlite3.Connection, clock: Reading) -> str:
     """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted.
 
     The newest stored message is looked at too.
     """
-    return _noted(connection, look_at_clock(connection, clock))
+    return _noted(connection, check_clock(connection, clock))
 
 
-def look_at_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Do as ``find_clock_fault``, but store nothing."""
-    return clock_fault_now(connection, clock, _newest_stored(connection))
+def check_clock(connection: sqlite3.Connection, clock: Reading) -> str:
+    """Do as ``check_and_record_clock``, but store nothing."""
+    return check_clock_quickly(connection, clock, _newest_stored(connection))
 
 
 def _noted(connection: sqlite3.Connection, fault: str) -> str:
@@ -232,7 +232,7 @@ def _noted(connection: sqlite3.Connection, fault: str) -> str:
     return fault
 
 
-def clock_fault_now(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
+def check_clock_quickly(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
     """Return what is wrong with the clock, "" for nothing. It only reads, and looks at no message.
 
     ``acted_until``: a time that was acted on, Unix seconds, and that is not stored yet.

@@ -14,19 +14,19 @@ from conclave.store.engine.sqlite import Step
 from conclave.store.resources import timers
 from conclave.store.resources.timers import Redaction
 
-MOST = 100_000
+MAX_PER_GROUP = 100_000
 """A group has at most 100,000 messages that were taken back and are not erased: pages pass over them.
 
 A least lifetime or a legal hold may keep them for long, and each read of the archive is told their numbers.
 """
 
-MOST_TOLD = 1_000
+MAX_LISTED = 1_000
 """At most 1,000 numbers of messages that were taken back are in an answer."""
 
-ROWS_AT_ONCE = 64
+MESSAGES_PER_STEP = 64
 """Of at most 64 messages members are told in one transaction."""
 
-SWEPT_AT_ONCE = 256
+ROWS_PER_STEP = 256
 """At most 256 rows are looked at in a step."""
 
 
@@ -100,19 +100,20 @@ _IN_PART = (
 _IS_STORED = f"({_HOT} OR {_MOVING} OR {_IN_PART.format('')})"
 
 
-def are_untold(connection: sqlite3.Connection) -> bool:
+def has_unnotified(connection: sqlite3.Connection) -> bool:
     """Tell whether any member has to be told of a message that was taken back."""
     row = connection.execute("SELECT 1 FROM taken_back WHERE told_to IS NOT NULL LIMIT 1").fetchone()
     return row is not None
 
 
-def tell(connection: sqlite3.Connection, most: int = timers.TOLD_AT_ONCE) -> list[Redaction]:
+def take_unnotified(connection: sqlite3.Connection, most: int = timers.NOTIFIED_PER_STEP) -> list[Redaction]:
     """Note for members that they are to be told of messages that were taken back; return whom to tell of what.
 
-    At most about ``most``. Each is noted as missed, too, until ``timers.heard`` says otherwise.
+    At most about ``most``. Each is noted as missed, too, until ``timers.confirm_notified`` says otherwise.
     """
     rows = connection.execute(
-        "SELECT group_key, sequence_num, told_to FROM taken_back WHERE told_to IS NOT NULL LIMIT ?", (ROWS_AT_ONCE,)
+        "SELECT group_key, sequence_num, told_to FROM taken_back WHERE told_to IS NOT NULL LIMIT ?",
+        (MESSAGES_PER_STEP,),
     ).fetchall()
     told: list[Redaction] = []
     for group_key, number, told_to in rows:
@@ -132,10 +133,10 @@ def tell(connection: sqlite3.Connection, most: int = timers.TOLD_AT_ONCE) -> lis
     return told
 
 
-def sweeping(connection: sqlite3.Connection) -> Step:
+def sweep_step(connection: sqlite3.Connection) -> Step:
     """Return the step, repeated for as long as there may be more, that notes which messages are in neither tier.
 
-    Each time it looks at SWEPT_AT_ONCE rows: under a legal hold very many may stay.
+    Each time it looks at ROWS_PER_STEP rows: under a legal hold very many may stay.
     """
     after = (0, 0)
 
@@ -144,11 +145,11 @@ def sweeping(connection: sqlite3.Connection) -> Step:
         rows = connection.execute(
             f"SELECT group_key, sequence_num, {_IS_STORED} FROM taken_back AS taken"
             " WHERE NOT erased AND (group_key, sequence_num) > (?, ?) ORDER BY group_key, sequence_num LIMIT ?",
-            (*after, SWEPT_AT_ONCE),
+            (*after, ROWS_PER_STEP),
         ).fetchall()
         _note_erased(connection, [(row[0], row[1]) for row in rows if not row[2]])
         after = (rows[-1][0], rows[-1][1]) if rows else after
-        return len(rows) == SWEPT_AT_ONCE
+        return len(rows) == ROWS_PER_STEP
 
     return step
 
@@ -167,23 +168,23 @@ class Numbers(NamedTuple):
 
 
 def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
-    """Return the MOST_TOLD messages of a group that were taken back last, erased or not."""
+    """Return the MAX_LISTED messages of a group that were taken back last, erased or not."""
     rows = connection.execute(
         "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?",
-        (group_key, MOST_TOLD + 1),
+        (group_key, MAX_LISTED + 1),
     )
     found = [row[0] for row in rows]
-    return Numbers(sorted(found[:MOST_TOLD]), len(found) > MOST_TOLD)
+    return Numbers(sorted(found[:MAX_LISTED]), len(found) > MAX_LISTED)
 
 
 def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -> Numbers:
-    """Return the first MOST_TOLD of a group's numbers greater than ``after`` that were taken back, erased or not."""
+    """Return the first MAX_LISTED of a group's numbers greater than ``after`` that were taken back, erased or not."""
     rows = connection.execute(
         "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT ?",
-        (group_key, after, MOST_TOLD + 1),
+        (group_key, after, MAX_LISTED + 1),
     )
     found = [row[0] for row in rows]
-    return Numbers(found[:MOST_TOLD], len(found) > MOST_TOLD)
+    return Numbers(found[:MAX_LISTED], len(found) > MAX_LISTED)
 
 
 def forget_erased(
@@ -216,9 +217,9 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
     deleted = connection.execute(
         "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
         " WHERE erased AND taken_at < ? AND told_to IS NULL LIMIT ?)",
-        (before, SWEPT_AT_ONCE),
+        (before, ROWS_PER_STEP),
     ).rowcount
-    return deleted == SWEPT_AT_ONCE
+    return deleted == ROWS_PER_STEP
 
 
 def _note_erased(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:

@@ -12,25 +12,25 @@ from typing import NamedTuple
 from conclave.failpoints import reach
 from conclave.retention.rules import MAX_AGE
 from conclave.store import bodies
-from conclave.store.engine.sqlite import places
+from conclave.store.engine.sqlite import placeholders
 from conclave.store.resources.members import Membership
 
-STARTED_AT_ONCE = 2_048
+STARTED_PER_STEP = 2_048
 """About 2,048 timers start in a transaction: senders wait for it."""
 
-SWEPT_AT_ONCE = 256
+SWEPT_PER_STEP = 256
 """At most 256 timers of messages that are gone are deleted in a step."""
 
-TOLD_AT_ONCE = 256
+NOTIFIED_PER_STEP = 256
 """At most 256 timers that have ended are told of in a transaction."""
 
-MOST_MISSED = 1_000
+MAX_MISSED = 1_000
 """A user learns at the next connect of the last 1,000 messages that were redacted meanwhile."""
 
-MOST_TIMERS = 10_000_000
+MAX_TIMERS = 10_000_000
 """A group's self-destructing messages times its members: at most 10 million, which take about 1 GB on disk."""
 
-MOST_MESSAGES = 100_000
+MAX_MESSAGES = 100_000
 """A group has at most 100,000 self-destructing messages: a page passes over those that are redacted for its reader.
 
 That takes up to 1.6 s for a million, and readers ask again and again.
@@ -56,10 +56,10 @@ class Redaction(NamedTuple):
 def has_room(connection: sqlite3.Connection, group_key: int, members: int, more: int) -> bool:
     """Tell whether a group of ``members`` may have ``more`` self-destructing messages."""
     stored = connection.execute("SELECT self_destructs FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
-    return bool(stored + more <= min(MOST_MESSAGES, MOST_TIMERS // members))
+    return bool(stored + more <= min(MAX_MESSAGES, MAX_TIMERS // members))
 
 
-def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
+def add_messages(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
     """Note messages that destroy themselves: group key, number, sender, seconds. Their senders have read them."""
     connection.executemany(
         "INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (?, ?, ?)",
@@ -84,7 +84,7 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
     return first
 
 
-def is_news(member: Membership, up_to: int) -> bool:
+def needs_noting(member: Membership, up_to: int) -> bool:
     """Tell whether it has to be noted that a member has read everything up to a number.
 
     Where no message destroys itself it has not: those to come have greater numbers.
@@ -92,7 +92,7 @@ def is_news(member: Membership, up_to: int) -> bool:
     return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
 
 
-def read(
+def note_read(
     connection: sqlite3.Connection,
     member: Membership,
     up_to: int,
@@ -107,7 +107,7 @@ def read(
     runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
     more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
     """
-    if not is_news(member, up_to):
+    if not needs_noting(member, up_to):
         return 0, False
     group = member.group
     last = min(up_to, group.last_seq)
@@ -117,7 +117,7 @@ def read(
         (group.group_key, member.read_up_to, last, most),
     ).fetchone()
     up_to = covered[1] if covered[0] == most else last
-    bodies.take_room(connection, covered[0] * TIMER_BYTES)
+    bodies.claim_room(connection, covered[0] * TIMER_BYTES)
     connection.execute("UPDATE members SET read_up_to = ? WHERE member_id = ?", (up_to, member.member_id))
     reach("read.noted")
     connection.execute(
@@ -158,11 +158,11 @@ def are_due(connection: sqlite3.Connection, now: int) -> bool:
     )
 
 
-def tell(connection: sqlite3.Connection, now: int, most: int = TOLD_AT_ONCE) -> tuple[int, list[Redaction]]:
-    """Note timers that have ended by ``now`` as told, at most ``most``: those that ended first.
+def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PER_STEP) -> tuple[int, list[Redaction]]:
+    """Mark at most ``most`` timers that have ended by ``now`` as notified, those that ended first.
 
-    Return how many these were, and whom to tell. Each is noted as missed, too, until ``heard`` says otherwise: a
-    reader without a stream learns of it later. Former members are not told.
+    Returns their number, and the redactions to publish. Each is also recorded as missed until ``confirm_notified`` is
+    called, so that a reader without a stream is notified later. Former members are not notified.
     """
     ended = connection.execute(
         "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num, EXISTS (SELECT 1 FROM self_destructing"
@@ -202,7 +202,7 @@ def note_missed(connection: sqlite3.Connection, missing: Iterable[tuple[bytes, b
     connection.executemany(
         "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
         " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
-        [(user_id, MOST_MISSED) for user_id in {each.user_id for each in told}],
+        [(user_id, MAX_MISSED) for user_id in {each.user_id for each in told}],
     )
     return told
 
@@ -212,7 +212,7 @@ def last_missed(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT ifnull(max(missed_id), 0) FROM missed_redactions").fetchone()[0])
 
 
-def missed(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
+def missed_redactions(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
     """List what a user has missed, the first first."""
     rows = connection.execute(
         "SELECT missed_id, missed.user_id, ifnull(group_id, x''), sequence_num, member_id IS NOT NULL"
@@ -224,7 +224,7 @@ def missed(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
     return [Redaction(*row) for row in rows]
 
 
-def heard(connection: sqlite3.Connection, missed_ids: Iterable[int]) -> None:
+def confirm_notified(connection: sqlite3.Connection, missed_ids: Iterable[int]) -> None:
     """Forget notes: their users were told."""
     connection.executemany("DELETE FROM missed_redactions WHERE missed_id = ?", [(each,) for each in missed_ids])
 
@@ -238,7 +238,7 @@ def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) ->
         return
     for group_key, numbers in gone.items():
         ended = connection.execute(
-            f"DELETE FROM self_destructing WHERE group_key = ? AND sequence_num IN ({places(numbers)})"
+            f"DELETE FROM self_destructing WHERE group_key = ? AND sequence_num IN ({placeholders(numbers)})"
             " RETURNING group_key, sequence_num",
             (group_key, *numbers),
         ).fetchall()
@@ -249,7 +249,7 @@ def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) ->
     reach("timers.forgotten")
 
 
-def are_left(connection: sqlite3.Connection) -> bool:
+def has_leftovers(connection: sqlite3.Connection) -> bool:
     """Tell whether ``sweep`` has anything to do."""
     return connection.execute("SELECT 1 FROM ended_timers LIMIT 1").fetchone() is not None
 
@@ -257,7 +257,7 @@ def are_left(connection: sqlite3.Connection) -> bool:
 def sweep(connection: sqlite3.Connection, now: int) -> bool:
     """Delete some timers of messages that are gone; return whether there are more.
 
-    Those that had ended by ``now`` and were not told to their readers stay: ``tell`` deletes them.
+    Those that had ended by ``now`` and were not told to their readers stay: ``take_ended`` deletes them.
     """
     row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
     if row is None:
@@ -265,9 +265,9 @@ def sweep(connection: sqlite3.Connection, now: int) -> bool:
     deleted = connection.execute(
         "DELETE FROM timers WHERE timer_id IN (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ?"
         " AND (told OR redact_at > ?) LIMIT ?)",
-        (*row, now, SWEPT_AT_ONCE),
+        (*row, now, SWEPT_PER_STEP),
     ).rowcount
-    if deleted < SWEPT_AT_ONCE:
+    if deleted < SWEPT_PER_STEP:
         connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))
     reach("timers.swept")
     return True

@@ -1,16 +1,16 @@
-"""Users: create an account, find it, check its name and credentials."""
+"""Users: create and find accounts, read names and credentials."""
 
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import uuid4
 
-from conclave.store.engine.sqlite import places
+from conclave.store.engine.sqlite import placeholders
 
 
 @dataclass(frozen=True)
 class UserRow:
-    """What any user may learn of another."""
+    """A user as shown to other users."""
 
     user_id: bytes
     username: str
@@ -19,13 +19,13 @@ class UserRow:
 
 
 ID_BYTES = 16
-"""An id has 16 bytes."""
+"""The ids of users and groups have 16 bytes."""
 
 _COLUMNS = "user_id, username, alias, signing_key_fingerprint"
 
 
 def add(connection: sqlite3.Connection, username: str, password_hash: str, alias: str, now: int) -> bytes:
-    """Create an account and return its id. The name has to be free."""
+    """Create an account and return its id. The name must be free."""
     user_id = uuid4().bytes
     connection.execute(
         "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, ?, ?, ?, ?)",
@@ -35,11 +35,11 @@ def add(connection: sqlite3.Connection, username: str, password_hash: str, alias
 
 
 def is_taken(connection: sqlite3.Connection, username: str) -> bool:
-    """Tell whether an account has the name."""
+    """Return whether an account has the name."""
     return connection.execute("SELECT 1 FROM users WHERE username = ?", (username,)).fetchone() is not None
 
 
-def named(connection: sqlite3.Connection, username: str) -> UserRow | None:
+def find_by_name(connection: sqlite3.Connection, username: str) -> UserRow | None:
     """Find an account by its name."""
     return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE username = ?", (username,)).fetchone())
 
@@ -51,7 +51,7 @@ def find(connection: sqlite3.Connection, user_id: bytes) -> UserRow | None:
 
 def known(connection: sqlite3.Connection, user_ids: Collection[bytes]) -> set[bytes]:
     """Return the ``user_ids`` (at most some thousands) that belong to an account."""
-    rows = connection.execute(f"SELECT user_id FROM users WHERE user_id IN ({places(user_ids)})", tuple(user_ids))
+    rows = connection.execute(f"SELECT user_id FROM users WHERE user_id IN ({placeholders(user_ids)})", tuple(user_ids))
     return {row["user_id"] for row in rows}
 
 
@@ -66,7 +66,7 @@ def set_fingerprint(connection: sqlite3.Connection, user_id: bytes, fingerprint:
 
 
 def credentials(connection: sqlite3.Connection, username: str) -> tuple[bytes, str] | None:
-    """Return id and password hash of an account; None if there is none, or if it is disabled."""
+    """Return the id and password hash of an account; None if it does not exist or is disabled."""
     row = connection.execute(
         "SELECT user_id, password_hash FROM users WHERE username = ? AND NOT disabled", (username,)
     ).fetchone()
@@ -74,13 +74,13 @@ def credentials(connection: sqlite3.Connection, username: str) -> tuple[bytes, s
 
 
 def stored_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str] | None:
-    """Return name and password hash of an account, disabled or not; None if it is gone."""
+    """Return the name and password hash of an account, disabled or not; None if it does not exist."""
     row = connection.execute("SELECT username, password_hash FROM users WHERE user_id = ?", (user_id,)).fetchone()
     return (row["username"], row["password_hash"]) if row else None
 
 
 def is_enabled(connection: sqlite3.Connection, user_id: bytes) -> bool:
-    """Tell whether there is such an account, and it is not disabled."""
+    """Return whether the account exists and is not disabled."""
     found = connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,))
     return found.fetchone() is not None
 

@@ -1,4 +1,4 @@
-"""Welcomes: bodies from accepted invites that wait until the new member fetches them."""
+"""Welcomes: bodies of accepted invites, kept until the new member has fetched them."""
 
 import sqlite3
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from conclave.store.lists import Listing, ListPart, Span
 
 @dataclass(frozen=True)
 class PendingWelcome:
-    """A welcome as its user sees it."""
+    """A welcome as shown to its user."""
 
     group_id: bytes
     group_alias: str
@@ -20,7 +20,7 @@ class PendingWelcome:
 
 @dataclass(frozen=True)
 class LongWelcome:
-    """A welcome whose body is longer than a part of a list may be, without it. ``size``: of the body, in bytes."""
+    """A welcome, without its body, whose body exceeds the size of a part. ``size``: of the body, in bytes."""
 
     welcome: PendingWelcome
     welcome_key: int
@@ -49,7 +49,7 @@ _OF_USER = Listing(
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id: int) -> None:
-    """Keep the stored body ``body_id`` as a welcome for the user."""
+    """Add a welcome for the user, with the stored body ``body_id``."""
     connection.execute(
         "INSERT INTO welcomes (welcome_id, user_id, group_key, welcome_body) VALUES (?, ?, ?, ?)",
         (uuid4().bytes, user_id, group_key, body_id),
@@ -57,7 +57,7 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id:
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListPart[PendingWelcome]:
-    """List a user's welcomes, the oldest first.
+    """List a user's welcomes, oldest first.
 
     ``ListPart.long`` is a LongWelcome. Raises NotListedError.
     """
@@ -79,7 +79,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
 
 
 def piece_of_body(connection: sqlite3.Connection, welcome: LongWelcome, user_id: bytes, begin: int, size: int) -> bytes:
-    """Return ``size`` bytes of a welcome's body, fewer at its end; none if the user does not have it any more."""
+    """Return ``size`` bytes of a welcome's body, fewer at its end; b"" if the user no longer has it."""
     row = connection.execute(
         "SELECT welcome_body FROM welcomes WHERE welcome_key = ? AND user_id = ?", (welcome.welcome_key, user_id)
     ).fetchone()
@@ -87,7 +87,7 @@ def piece_of_body(connection: sqlite3.Connection, welcome: LongWelcome, user_id:
 
 
 def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> bool:
-    """Erase a welcome that its user has received; tell whether the user had it."""
+    """Erase a welcome that its user has received; return whether the user had it."""
     row = connection.execute(
         "DELETE FROM welcomes WHERE welcome_id = ? AND user_id = ? RETURNING welcome_body", (welcome_id, user_id)
     ).fetchone()
@@ -97,7 +97,7 @@ def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: 
 
 
 def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
-    """Erase the welcomes to a group that the user has left: they hold keys that the user must no longer get."""
+    """Erase a user's welcomes to a group that the user has left, since they contain the group's keys."""
     rows = connection.execute(
         "DELETE FROM welcomes WHERE user_id = ? AND group_key = ? RETURNING welcome_body", (user_id, group_key)
     ).fetchall()

@@ -11,7 +11,7 @@ from conclave.retention import stretches, visibility
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.store import bodies
-from conclave.store.engine.sqlite import places
+from conclave.store.engine.sqlite import placeholders
 from conclave.store.resources import groups, members, users
 from conclave.store.resources.audit import OF_USERS, AuditAction
 from conclave.store.resources.groups import GroupRow
@@ -119,7 +119,7 @@ def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, A
     """Return the entries about the user, those on what the user has decided as an admin, and on the user's messages."""
     found = connection.execute(
         "SELECT audit_id AS entry, at, actor, action, subject_id, subject, details FROM audit"
-        f" WHERE subject_id = ? AND action IN ({places(OF_USERS)}) OR details ->> '$.admin_id' = ?"
+        f" WHERE subject_id = ? AND action IN ({placeholders(OF_USERS)}) OR details ->> '$.admin_id' = ?"
         f" OR (action = '{AuditAction.MESSAGE_TAKEN_BACK}' AND details ->> '$.sender_id' = ?) ORDER BY audit_id",
         (user_id, *OF_USERS, str(UUID(bytes=user_id)), str(UUID(bytes=user_id))),
     )

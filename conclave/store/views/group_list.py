@@ -36,7 +36,7 @@ class GroupSummary:
     overdue_since: int | None
     """None if nothing is overdue."""
     is_late: bool
-    """For longer than runs explain, see ``Due.is_late``."""
+    """For longer than runs explain, see ``GroupBacklog.is_late``."""
     border: int
     """Messages up to this number are served by the archive."""
 

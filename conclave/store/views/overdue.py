@@ -82,7 +82,7 @@ class OverdueTotal:
     seconds: int = 0
 
 
-def worst(connection: sqlite3.Connection, now: int) -> OverdueTotal:
+def total_overdue(connection: sqlite3.Connection, now: int) -> OverdueTotal:
     """Return how much is overdue at the second ``now``."""
     return _summed(find(connection, now).values(), now)
 
@@ -92,7 +92,7 @@ def with_late(
 ) -> tuple[OverdueTotal, OverdueTotal]:
     """Return how much is overdue at the second ``now``, and how much of it is late.
 
-    ``schedule``: see ``Due.is_late``.
+    ``schedule``: see ``GroupBacklog.is_late``.
     """
     found = find(connection, now, schedule=schedule).values()
     return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)

@@ -18,10 +18,10 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.overdue import GroupBacklog
 from conclave.store.views.runs import HISTORY_ROWS, Run
 
-NAMED = 20
+MAX_LISTED = 20
 """Of a kind, at most 20 groups are named: the worst."""
 
-HOLDS_NAMED = 100
+MAX_HOLDS = 100
 """At most 100 legal holds are named: the newest."""
 
 
@@ -37,7 +37,7 @@ class PolicyCount:
 
 @dataclass(frozen=True)
 class OverdueGroup:
-    """A group with something that could be erased already. ``is_late`` and the two others: see ``Due``."""
+    """A group with something that could be erased already. ``is_late`` and the two others: see ``GroupBacklog``."""
 
     group_id: str
     name: str
@@ -67,7 +67,7 @@ class LaggingGroup:
 class Overview:
     """The store at the Unix second ``at``.
 
-    ``overdue`` and ``waiting``: the worst groups, NAMED at most; ``overdue_groups``, ``late_groups`` and
+    ``overdue`` and ``waiting``: the worst groups, MAX_LISTED at most; ``overdue_groups``, ``late_groups`` and
     ``waiting_groups``: how many there are.
     """
 
@@ -88,8 +88,8 @@ class Overview:
     archived_bytes: int
 
 
-def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> Overview:
-    """Return what the store has at the Unix second ``now``. ``schedule``: see ``Due.is_late``."""
+def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> Overview:
+    """Return what the store has at the Unix second ``now``. ``schedule``: see ``GroupBacklog.is_late``."""
     due = overdue.find(connection, now, schedule=schedule)
     waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
     held = holds.list_all(connection)
@@ -104,9 +104,9 @@ def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], 
         overdue=list(_named(connection, due, schedule, now)),
         overdue_groups=len(due),
         late_groups=sum(each.is_late(schedule, now) for each in due.values()),
-        waiting=[_described(connection, *each) for each in waiting[:NAMED]],
+        waiting=[_described(connection, *each) for each in waiting[:MAX_LISTED]],
         waiting_groups=len(waiting),
-        holds=held[: -HOLDS_NAMED - 1 : -1],
+        holds=held[: -MAX_HOLDS - 1 : -1],
         hold_count=len(held),
         runs=runs.last(connection, HISTORY_ROWS),
         archived_messages=archived[0],
@@ -127,7 +127,7 @@ def _named(
     connection: sqlite3.Connection, due: Mapping[int, GroupBacklog], schedule: Sequence[tuple[Scope, int]], now: int
 ) -> Iterator[OverdueGroup]:
     """Yield the groups for which something is overdue for longest."""
-    for each in sorted(due.values(), key=lambda one: one.since)[:NAMED]:
+    for each in sorted(due.values(), key=lambda one: one.since)[:MAX_LISTED]:
         row = connection.execute(
             "SELECT group_id, group_name FROM groups WHERE group_key = ?1"
             " UNION ALL SELECT group_id, '' FROM tombstones WHERE group_key = ?1",

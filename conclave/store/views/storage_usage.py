@@ -4,7 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from conclave.store import bodies
-from conclave.store.resources.messages import sent_by
+from conclave.store.resources.messages import usage_of_sender
 
 
 class StorageUsage(NamedTuple):
@@ -51,7 +51,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> StorageUsage:
 
     What the archive has of the messages is not known there.
     """
-    messages, size = sent_by(connection, user_id)
+    messages, size = usage_of_sender(connection, user_id)
     return StorageUsage(messages, size + _waiting(connection, "inviter_id = ?", user_id))
 
 

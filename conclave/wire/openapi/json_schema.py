@@ -114,7 +114,7 @@ def _refine(properties: dict[str, Any], message: str) -> None:
         field = descriptor.fields_by_name.get(name) if descriptor else None
         if field and field.enum_type and found["type"] == "string":
             found["enum"] = [word for number, word in words(field.enum_type).items() if number]
-        number = found.get("items", found)  # of a list, what is in it
+        number = found.get("items", found)  # the items of a list
         if field and field.type in _LONG:
             number["format"] = "int64"
         if field and field.type in _UNSIGNED:

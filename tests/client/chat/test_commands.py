@@ -300,8 +300,8 @@ class TestGroups:
         for typed, fault in (
             ("_club", "it begins with _"),
             ("c" * 65, "it has 65"),
-            ("...", r'"\." at place 1 is none of them'),
-            ("\N{CJK UNIFIED IDEOGRAPH-6771}", '"\N{CJK UNIFIED IDEOGRAPH-6771}" at place 1 is none of them'),
+            ("...", r'"\." at place 1 is not allowed'),
+            ("\N{CJK UNIFIED IDEOGRAPH-6771}", '"\N{CJK UNIFIED IDEOGRAPH-6771}" at place 1 is not allowed'),
         ):
             with pytest.raises(InputError, match=fault):
                 await alice.does(f"/new {typed}")

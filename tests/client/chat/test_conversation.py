@@ -575,7 +575,7 @@ class TestMentions:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for module in (attention_module, store_module):
-            monkeypatch.setattr(module, "MOST_UNREAD", 3)
+            monkeypatch.setattr(module, "MAX_UNREAD", 3)
         alice, bob, group = pair
         alice.conversation.open_group_id = None
         bob.send(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")

@@ -14,7 +14,7 @@ from conclave.client.chat.rooms import Notice
 from conclave.client.codec import PendingResend
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
-from conclave.client.errors import NotReadyError, ReplacedError, refused
+from conclave.client.errors import NotReadyError, ReplacedError, error_for
 from conclave.client.resending import REFUSAL_RETRY_SECONDS
 from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
@@ -267,7 +267,7 @@ class TestSending:
         async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
             tries.append(payload)
             if len(tries) < 3:
-                raise refused(500, 0, "it cannot now", None, None)
+                raise error_for(500, 0, "it cannot now", None, None)
             return await send(group_id, payload, **options)
 
         def encode_resend(again: PendingResend) -> bytes:
@@ -328,7 +328,7 @@ class TestSending:
     async def test_what_the_server_refuses_is_not_sent_anew_at_each_turn(self, both: Both, why: str) -> None:
         """And holds up nothing else if it is refused for good: then no text stays with the keys for it."""
         alice, group = both.alice, both.group
-        refusal = refused(500, 0, why, None, None) if why == "it cannot now" else refused(403, 302, why, None, None)
+        refusal = error_for(500, 0, why, None, None) if why == "it cannot now" else error_for(403, 302, why, None, None)
         numbers = [await both.said(text) for text in ("one", "two")]
         now, tries, withdrawn = [0.0], list[bytes](), list[bytes]()
         repeating, send = alice.conversation.sync._resender, alice.client.send

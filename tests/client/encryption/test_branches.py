@@ -14,7 +14,7 @@ import pytest
 
 from conclave.client import Client, MlsCodec
 from conclave.client.codec import MembershipChange, PendingResend
-from conclave.client.encryption.branches import MANY
+from conclave.client.encryption.branches import MAX_UNREADABLE
 from conclave.client.encryption.headers import read_group_info
 from conclave.client.encryption.people import POLICY
 from conclave.client.encryption.texts import UNCONFIRMED_SECONDS, Texts
@@ -418,7 +418,7 @@ def test_who_follows_a_commit_that_all_others_refuse_is_with_them_in_the_end(
     for each in (alice, bob, carol):
         each.read()
     assert alice.state() != bob.state() == carol.state()
-    for number in range(MANY + 4 if talks else 0):
+    for number in range(MAX_UNREADABLE + 4 if talks else 0):
         for each in (alice, bob):
             with suppress(NotReadyError):
                 each.says(f"{number}")

@@ -70,12 +70,12 @@ class Existing:
         answer = self.mls.ask("commit")
         commit, info = (bytes.fromhex(answer[each]) for each in ("commit", "group_info"))
         await self.client.commit(group, commit_message=commit, group_info=info)
-        await self.record_fetch(group)
+        await self.fetches(group)
 
     async def everything(self, group: UUID) -> tuple[FetchedMessage, ...]:
         return await self.client.fetch(group, self._up_to)
 
-    async def record_fetch(self, group: UUID) -> None:
+    async def fetches(self, group: UUID) -> None:
         """Take what came; what cannot be taken is passed over, as existing clients do."""
         for message in await self.everything(group):
             self._up_to = message.sequence_num
@@ -87,13 +87,13 @@ class Existing:
                 self.read.append(bytes.fromhex(answer["plaintext"]).decode())
 
     async def says(self, group: UUID, text: str) -> None:
-        await self.record_fetch(group)
+        await self.fetches(group)
         await self.client.send(group, self.mls.encrypt(text.encode()))
 
     async def hears(self, group: UUID, text: str) -> None:
         async with asyncio.timeout(PATIENCE):
             while text not in self.read:
-                await self.record_fetch(group)
+                await self.fetches(group)
                 await asyncio.sleep(0.05)
 
 
@@ -124,7 +124,7 @@ async def talk(group: UUID, ours: Device, theirs: Existing) -> None:
     await theirs.says(group, f"from {theirs.mls.name}")
     await ours.hears(f"from {theirs.mls.name}")
     await ours.sync.send(group, f"from {ours.name}")
-    await theirs.record_fetch(group)
+    await theirs.fetches(group)
     assert f"from {ours.name}" in theirs.read
     assert ours.mls(group).epoch_authenticator.hex() == theirs.mls.ask("info")["epoch_authenticator"]
 
@@ -182,5 +182,5 @@ async def test_our_invite_by_an_existing_client_that_went_stale_heals_by_itself(
     await bob.client.accept_invite(invite.invite_id)
     await eve.client.commit(group, group_info=eve.mls.group_info())
     await bob.comes_in(group)
-    await eve.record_fetch(group)
+    await eve.fetches(group)
     await talk(group, bob, eve)

@@ -9,7 +9,7 @@ import pytest
 
 from conclave.client import Client, ClientError, MlsCodec, NoAnswerError, RefusedError
 from conclave.client.encryption.headers import read_group_info
-from conclave.client.errors import refused
+from conclave.client.errors import error_for
 from conclave.client.transport import Call
 from conclave.wire.results import FetchedMessage
 from tests.client.encryption.conftest import NewDevice
@@ -229,9 +229,9 @@ LOST, BAD_GATEWAY = NoAnswerError("lost"), RefusedError(502, 0, "the gateway say
     ("first", "then"),
     [
         (RefusedError(502, 0, "the gateway says 502"), BAD_GATEWAY),
-        (LOST, refused(500, 0, "it has failed", None, None)),
-        (LOST, refused(503, 0, "later", None, 120.0)),
-        (LOST, refused(429, 100, "later", None, 120.0)),
+        (LOST, error_for(500, 0, "it has failed", None, None)),
+        (LOST, error_for(503, 0, "later", None, 120.0)),
+        (LOST, error_for(429, 100, "later", None, 120.0)),
     ],
     ids=["502", "500", "503", "429"],
 )

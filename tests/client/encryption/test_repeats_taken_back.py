@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client.encryption.texts import SENT_SECONDS
-from conclave.client.errors import refused
+from conclave.client.errors import error_for
 from conclave.client.transport import Call
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, crossing, talk
@@ -127,7 +127,7 @@ def loses_an_answer(device: Device) -> tuple[asyncio.Event, asyncio.Event]:
             del transport._once
             is_stored.set()
             await is_lost.wait()
-            raise refused(500, 0, "it has failed", None, None)
+            raise error_for(500, 0, "it has failed", None, None)
         return answer
 
     transport._once = losing  # type: ignore[method-assign]

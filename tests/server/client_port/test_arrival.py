@@ -117,7 +117,7 @@ class Place:
         await until(lambda: self._answered() > self.answered)
 
     def _answered(self) -> int:
-        noted = self.running.app[app_keys.REQUESTS].taken()
+        noted = self.running.app[app_keys.REQUESTS].histograms()
         return sum(sum(each.counts) for (method, route, _), each in noted.items() if (method, route) == FETCH)
 
 

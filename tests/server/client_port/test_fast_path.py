@@ -721,7 +721,7 @@ async def test_errors_are_answered_and_counted_the_same(
     taken.new()
 
     def counts() -> Counter[Any]:
-        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].taken().items()})
+        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].histograms().items()})
 
     async with plain_port(running) as port, line_to(port) as plain:
         for error in ERRORS:
@@ -749,7 +749,7 @@ async def test_errors_of_reading_are_answered_counted_and_told_the_same(
     asked, budget = poll(alice, group, 0, media), running.app[app_keys.BUDGET]
 
     def counts() -> Counter[Any]:
-        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].taken().items()})
+        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].histograms().items()})
 
     async with plain_port(running) as port, line_to(port) as plain:
         for error in READING_ERRORS:

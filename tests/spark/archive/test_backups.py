@@ -47,7 +47,7 @@ class Backup:
             left.unlink()
         shutil.copy(self._folder / "hot.db", self._store.config.database)
         with self._store.opened() as connection:  # as a restore does
-            unreadable.forget(connection, Inspection(self._store.config.keys_path))
+            unreadable.remove_all(connection, Inspection(self._store.config.keys_path))
             connection.execute("UPDATE ledger_state SET written = 0")  # these tests are about the archive
         self._store.config.ledger_path.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from conclave.store.resources.receipts import ErasedMessages
 from spark.archive import due_rows
 from spark.archive.due_rows import Measured
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveFault
 from tests.support.archive_rows import SPAN, USERS, Alive, conditions, look, messages, plan
 
 OTHER = SPAN + 86_400
@@ -58,7 +58,7 @@ def test_each_rule_takes_what_it_names_and_no_other_message(table: Table) -> Non
         found = measured[key, -1, SPAN]
         told = {each.rule: (each.messages, each.last_seq, each.newest) for each in found.gone}
         assert told == {rule: (len(of), max(of), 1000 + max(of)) for rule, of in expected.items()}, key
-        assert found.numbers == tree.of(gone), key
+        assert found.numbers == tree.from_numbers(gone), key
         assert found.left == left_of(rows, (key, -1, SPAN), gone), key
 
 
@@ -104,7 +104,7 @@ def test_what_the_index_does_not_count_lets_nothing_of_its_partition_go_but_that
     wanted.parts[0] = PartRow(*(*wanted.parts[0].key, 1, 10, 1001, 1010, 11, 1000, 0))
     wanted.parts += plan(others, {1: conditions(cutoff=1007)}, span=OTHER).parts
     found: list[Measured] = []
-    with pytest.raises(ArchiveError, match="where the index has 21"):
+    with pytest.raises(ArchiveFault, match="where the index has 21"):
         look(table, wanted, into=found)
     assert [each.part.span for each in found] == [OTHER]
 

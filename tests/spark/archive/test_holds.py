@@ -10,7 +10,7 @@ from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
 from conclave.archive import tally as archived
 from conclave.clock import FakeClock
-from conclave.keys.cipher import ADDED_BYTES
+from conclave.keys.cipher import OVERHEAD_BYTES
 from conclave.retention import marks
 from conclave.retention.hidden import MessageTotals
 from conclave.store.resources import audit
@@ -97,7 +97,7 @@ def test_a_purge_counts_hides_and_erases_in_both_tiers(store: Store) -> None:
     hot, cold = plan(store, purged, border)
     assert hot.messages + cold.messages == len(early)
     assert cold.messages == len(early & in_archive) > 0
-    assert hot.body_bytes + cold.body_bytes == 300 * len(early) + ADDED_BYTES * cold.messages
+    assert hot.body_bytes + cold.body_bytes == 300 * len(early) + OVERHEAD_BYTES * cold.messages
     assert (cold.oldest, cold.held, cold.young) == (START, 0, 0)
     hold_id = hold(store, user_id=USERS[1])
     assert sum(amount.held for amount in plan(store, purged, border)) == 3

@@ -49,7 +49,7 @@ def changes(path: Path) -> list[int]:
 
 
 def look(path: Path) -> book.LedgerContents:
-    found = book.look(path)
+    found = book.inspect(path)
     assert found
     return found
 
@@ -113,7 +113,7 @@ def test_whatever_bit_is_altered_it_is_told_in_a_line(path: Path) -> None:
         altered[bit // 8] ^= 1 << bit % 8
         path.write_bytes(altered)
         with contextlib.suppress(LedgerError):
-            book.look(path)
+            book.inspect(path)
 
 
 def test_what_is_written_while_it_is_looked_at_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_what_is_written_while_it_is_looked_at_is_no_damage(path: Path, monkeypa
 
     def write_meanwhile(*arguments: Any) -> Any:
         program = "from pathlib import Path; from conclave.store.ledger import book; "
-        program += f"book.append(Path({str(path)!r}), {ID!r}, 1, [book.Entry(2, 0, 'group', 7, None)])"
+        program += f"book.append(Path({str(path)!r}), {ID!r}, 1, [book.LedgerEntry(2, 0, 'group', 7, None)])"
         written.append(
             subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(Path.cwd())})
         )
@@ -149,7 +149,7 @@ def test_a_head_that_was_altered_is_told(path: Path) -> None:
     book.append(path, ID, 0, things(6))
     ledgers.execute(path, "UPDATE head SET complete_after = 5")
     with pytest.raises(LedgerError, match="its head is damaged"):
-        book.look(path)
+        book.inspect(path)
 
 
 def test_a_file_without_order_is_told(path: Path) -> None:
@@ -187,7 +187,7 @@ def test_what_is_no_ledger_is_left_alone(path: Path, text: str) -> None:
     with pytest.raises(LedgerError, match="is not a ledger"):
         book.append(path, ID, 0, [entry(1)])
     with pytest.raises(LedgerError, match="is not a ledger"):
-        book.look(path)
+        book.inspect(path)
     assert path.read_text() == text
 
 
@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path) -> None:
 
 
 LOOKS: list[Callable[[Path], object]] = [
-    *(book.tip, book.look, book.require_writable),
+    *(book.tip, book.inspect, book.require_writable),
     lambda path: book.entries(path, 0),
     lambda path: book.drop_old(path, 0, 0, NOW),
 ]
@@ -305,7 +305,7 @@ def test_nothing_is_removed_from_a_damaged_file(path: Path, change: int) -> None
     book.append(path, ID, 0, things(1, 2, 3))
     ledgers.execute(path, f"UPDATE entries SET at = at - 9 WHERE change = {change}")
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match="is damaged, and was left as it is"):
+    with pytest.raises(LedgerError, match="is damaged, and was not changed"):
         book.drop_old(path, NOW + 1, 0, NOW)
     assert path.read_bytes() == before
 

@@ -102,9 +102,9 @@ def test_other_changes_are_not(connection: sqlite3.Connection, sql: str) -> None
 
 def test_a_thing_that_changes_again_is_noted_once_with_a_new_number(connection: sqlite3.Connection) -> None:
     noted(connection, "UPDATE groups SET gone_below = 1 WHERE group_key = 7")
-    first = changes.standing(connection).counter
+    first = changes.ledger_state(connection).counter
     assert noted(connection, "UPDATE groups SET gone_below = 2 WHERE group_key = 7") == [("group", 7)]
-    assert changes.standing(connection).counter == first + 1
+    assert changes.ledger_state(connection).counter == first + 1
 
 
 def test_of_a_reader_the_lowest_number_is_kept_that_was_not_told(connection: sqlite3.Connection) -> None:
@@ -124,12 +124,12 @@ def test_what_waits_gets_numbers_after_those_of_the_file(
     connection.execute(
         "UPDATE sqlite_sequence SET seq = ? WHERE name = 'ledger_changes'", (max(top, 5 if waiting else 9),)
     )
-    changes.number_anew(connection, after)
+    changes.renumber(connection, after)
     rows = [row[0] for row in connection.execute("SELECT subject FROM ledger_changes ORDER BY change")]
     assert rows == list(waiting), "in their order"
     least = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
     assert least is None or least > after
-    assert changes.standing(connection).counter == then
+    assert changes.ledger_state(connection).counter == then
 
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in NOTED])

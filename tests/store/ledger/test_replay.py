@@ -20,7 +20,7 @@ from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.changes import drain
 from conclave.store.resources import groups, invites, key_packages, members, sessions, taken_back, users, welcomes
-from conclave.store.resources.state import standing
+from conclave.store.resources.state import clock_state
 from conclave.store.resources.taken_back import TakenBack
 from spark.environment import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
@@ -462,7 +462,7 @@ def test_numbers_are_never_given_twice(world: Backed) -> None:
         assert number == (place + 1) * NUMBERS + 1
         given.append(number)
         with restored.reading() as connection:
-            found = members.by_key(connection, alice.member_id)
+            found = members.find_by_key(connection, alice.member_id)
         assert found
         assert found.watermark == number, "who had fetched all has seen the own message"
 
@@ -514,18 +514,18 @@ def test_what_the_copy_had_not_told_yet_is_told_by_it(world: Backed) -> None:
     gone = [each.subject for each in book.entries(world.ledger, 0) if each.kind == "member" and each.state is None]
     assert len(set(gone)) == 2
     with restored.reading() as connection:
-        assert not changes.is_older(changes.standing(connection), book.tip(world.ledger))
-        assert not changes.are_waiting(connection)
+        assert not changes.is_older(changes.ledger_state(connection), book.tip(world.ledger))
+        assert not changes.has_pending(connection)
 
 
 def test_the_database_itself_is_no_older_copy(world: Backed) -> None:
     with world.reading() as connection:
-        assert not changes.is_older(changes.standing(connection), book.tip(world.ledger))
+        assert not changes.is_older(changes.ledger_state(connection), book.tip(world.ledger))
     world.back_up()
     world.beat()
     copy = world.restored(world.folder / "copy.db", world.folder / "restored")
     with copy.reading() as connection:
-        assert changes.is_older(changes.standing(connection), book.tip(world.ledger)), "by a line that only says so"
+        assert changes.is_older(changes.ledger_state(connection), book.tip(world.ledger)), "by a line that only says so"
 
 
 def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
@@ -534,7 +534,7 @@ def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
     now = world.clock.now()
     restored = world.restore()
     with restored.reading() as connection:
-        assert standing(connection).floor.acted_until == now
+        assert clock_state(connection).floor.acted_until == now
 
 
 @pytest.mark.parametrize(
@@ -565,7 +565,7 @@ def test_a_copy_is_refused_if_the_ledger_was_replaced_by_one_from_before_it(worl
     world.beat()
     world.ledger.write_bytes(older)
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
-    with pytest.raises(IncompleteError, match="knows less than this backup: it lacks its end, or was replaced by an o"):
+    with pytest.raises(IncompleteError, match="is older than this backup: it is truncated, or was replaced by an o"):
         restored.replay()
     assert len(restored.memberships()) == 5, "nothing was done"
     assert world.ledger.read_bytes() == older
@@ -590,7 +590,7 @@ def test_a_copy_is_refused_if_the_ledger_tells_of_what_this_program_does_not_kno
         connection.execute("INSERT INTO ledger_changes (kind, subject) VALUES ('vote', 1)")
     world.beat()
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
-    with pytest.raises(IncompleteError, match="tells of 'vote', which this program does not know: use a newer"):
+    with pytest.raises(IncompleteError, match="has entries of the unknown kind 'vote': use a newer"):
         restored.replay()
 
 
@@ -666,7 +666,7 @@ def test_what_ended_on_an_older_backup_does_not_end_on_a_newer_one(world: Backed
         holds.remove(connection, holds.add(connection, None, world.bob, "bob", "case 2", "operator root", 2))
     older.beat()
     for lost in (world, newer := world.restored(world.folder / "copy.db", world.folder / "newer")):
-        with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+        with pytest.raises(IncompleteError, match="an older backup was restored and used since"):
             lost.replay()
     with newer.reading() as connection:
         replay(connection, world.ledger, world.clock.now(), accept_incomplete=True)
@@ -693,10 +693,10 @@ def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> Non
     newer.replay()
     assert len(newer.memberships()) == 5
     with world.reading() as connection:
-        standing = changes.standing(connection)
+        standing = changes.ledger_state(connection)
         assert not changes.is_older(standing, book.tip(world.ledger))
-        changes.know_restored(connection, changes.take_up(standing, world.ledger, world.clock.now()))
-        assert changes.standing(connection).restored == 2
+        changes.note_restored(connection, changes.resume_history(standing, world.ledger, world.clock.now()))
+        assert changes.ledger_state(connection).restored == 2
     world.leave(world.member(world.friends, world.carol))
     world.beat()
     world.backup(world.folder / "last.db")
@@ -719,7 +719,7 @@ def test_each_restore_is_kept_however_old_it_is(world: Backed) -> None:
         older.beat()
         (world.folder / "older" / "hot.db").unlink()
     book.drop_old(world.ledger, world.clock.now() + 1, 0, 0)
-    with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+    with pytest.raises(IncompleteError, match="an older backup was restored and used since"):
         world.restored(world.folder / "copy.db", world.folder / "newer").replay()
 
 
@@ -730,10 +730,10 @@ def test_what_two_servers_tell_one_ledger_is_not_taken_for_the_same(world: Backe
         world.beat()
     twin = world.restored(world.folder / "copy.db", world.folder / "twin")
     twin.delete_group(next(each for each in twin.groups() if each.group_id == world.others))
-    with pytest.raises(LedgerError, match="tells of later changes than this database has: another server writes to it"):
+    with pytest.raises(LedgerError, match="has later changes than this database: another server writes to it"):
         drain(twin.path, twin.ledger, twin.clock.now())
     with twin.reading() as connection:
-        assert changes.are_waiting(connection), "nothing is forgotten that was not written"
+        assert changes.has_pending(connection), "nothing is forgotten that was not written"
 
 
 def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed) -> None:
@@ -788,8 +788,8 @@ def test_many_changes_of_one_thing_are_one_entry(world: Backed) -> None:
 
 
 def test_more_than_are_told_at_a_time_are_told(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "AT_ONCE", 2)
-    monkeypatch.setattr(changes, "TIMERS_A_LINE", 2)
+    monkeypatch.setattr(changes, "CHANGES_PER_BATCH", 2)
+    monkeypatch.setattr(changes, "TIMERS_PER_ENTRY", 2)
     for _ in range(5):
         world.send(world.member(world.friends, world.alice), seconds=60)
     world.back_up()
@@ -808,7 +808,7 @@ def test_no_run_begins_on_a_copy_that_has_learned_nothing(world: Backed) -> None
     world.beat()
     copy = world.restored(world.folder / "copy.db", world.folder / "restored")
     before = world.ledger.read_bytes()
-    with pytest.raises(CleanupError, match="is a restored copy, and has yet to learn"):
+    with pytest.raises(CleanupError, match="is a restored copy, to which the deletions"):
         copy.clean_up()
     assert world.ledger.read_bytes() == before
     copy.replay()
@@ -919,7 +919,7 @@ def test_killed_while_it_is_told_nothing_is_forgotten(world: Backed, point: str)
     killed("drain", world, point)
     restored = world.restore()
     assert world.carol not in {each.user_id for each in restored.memberships()}
-    found = book.look(world.ledger)
+    found = book.inspect(world.ledger)
     assert found
     assert found.damage == ""
 
@@ -937,7 +937,7 @@ def test_killed_while_it_is_replayed_the_next_start_does_it_again(world: Backed,
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     killed("replay", restored, point, times)
     with restored.reading() as connection:
-        assert changes.is_older(changes.standing(connection), book.tip(world.ledger))
+        assert changes.is_older(changes.ledger_state(connection), book.tip(world.ledger))
     assert len(restored.memberships()) == 5, "all or nothing"
     restored.replay()
     key = world.group(world.friends).group_key

@@ -94,7 +94,7 @@ class World:
     def beat(self) -> None:
         """Do what the server does every few seconds, and write to the ledger."""
         with self.writing() as connection:
-            state.still_alive(connection, self.clock.read())
+            state.note_alive(connection, self.clock.read())
             changes.claim(connection, is_alive=True)
         drain(self.path, self.ledger, self.clock.now())
 
@@ -131,8 +131,8 @@ class World:
     def tell(self) -> None:
         """Tell readers what is redacted for them, as the server does."""
         with self.writing() as connection:
-            timers.tell(connection, self.clock.now())
-            taken_back.tell(connection)
+            timers.take_ended(connection, self.clock.now())
+            taken_back.take_unnotified(connection)
 
     def register(self, name: str) -> bytes:
         with self.writing() as connection:
@@ -154,7 +154,7 @@ class World:
     def memberships(self) -> list[Membership]:
         with self.reading() as connection:
             keys = connection.execute("SELECT member_id FROM members ORDER BY member_id").fetchall()
-            return [found for (key,) in keys if (found := members.by_key(connection, key))]
+            return [found for (key,) in keys if (found := members.find_by_key(connection, key))]
 
     def send(self, member: Membership, body: bytes = b"body", *, seconds: int = 0, is_commit: bool = False) -> int:
         with self.writing() as connection:
@@ -176,7 +176,7 @@ class World:
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
             acted_until = state.latest_acted_on(connection, self.clock.read())
-            timers.read(connection, member, up_to, self.clock.now(), 1_000, acted_until=acted_until)
+            timers.note_read(connection, member, up_to, self.clock.now(), 1_000, acted_until=acted_until)
 
     def change_policy(self, group: GroupRow, expiry: int) -> None:
         with self.writing() as connection:
@@ -185,14 +185,14 @@ class World:
 
     def change_settings(self, retention: int) -> None:
         with self.writing() as connection:
-            state.still_alive(connection, self.clock.read(), stopping=True)
+            state.note_alive(connection, self.clock.read(), stopping=True)
         self.config = replace(self.config, message_retention=retention)
         self.begin()
 
     def change_max_age(self, seconds: int) -> None:
         """Change for how long a self-destructing message may be read for the first time."""
         with self.writing() as connection:
-            state.still_alive(connection, self.clock.read(), stopping=True)
+            state.note_alive(connection, self.clock.read(), stopping=True)
         retention = replace(self.config.retention, self_destruct_max_age=seconds)
         self.config = replace(self.config, retention=retention)
         self.begin()

@@ -1,16 +1,16 @@
-/** An account that is logged in: all that is here of it, and what its user does. */
+/** A logged-in account: its local state, and the actions of its user. */
 
 import type * as api from "./api";
 import type { Id } from "./api";
 import { Conversation } from "./conversation";
 import { comparisonCode } from "./encryption/comparison";
-import type { News } from "./encryption/draft";
-import { Encryption, LONGEST_TEXT } from "./encryption/encryption";
+import type { News } from "./encryption/transaction";
+import { Encryption, MAX_TEXT_BYTES } from "./encryption/encryption";
 import { History, type Entry } from "./history";
 import { Membership } from "./membership";
-import { Mirror, type Observer } from "./mirror";
+import { Mirror, type MirrorObserver } from "./mirror";
 import { nameFor } from "./names";
-import { effective, told } from "./policy";
+import { effectiveExpiry, policyNotice } from "./policy";
 import { search } from "./search";
 import { SendQueue } from "./sending";
 import { ServerClock, type Anchor } from "./server/clock";
@@ -20,13 +20,13 @@ import type { Retention } from "./server/wire";
 import { Batch, type Vault } from "./store/vault";
 import { Sync } from "./sync";
 import { utf8 } from "./bytes";
-import { means, replyTo } from "./texts";
+import { mentions, withReplyTo } from "./texts";
 import { directName, directOf, groupView, nameOf, titleOf, type Parts } from "./view";
 
-/** Notices of a group that are kept in memory. */
-const MOST_NOTICES = 50;
-/** The server's time is stored once a minute. */
-const NOTED_SECONDS = 60;
+/** Notices per group that are kept in memory. */
+const MAX_NOTICES = 50;
+/** The server's time is stored at most once a minute. */
+const CLOCK_SAVE_SECONDS = 60;
 
 export interface Session {
   token: string;
@@ -35,16 +35,16 @@ export interface Session {
   alias: string;
 }
 
-/** What the engine hears of an account. */
+/** Callbacks of an account to the engine. */
 export interface AccountObserver {
-  changed(): void;
-  call(call: api.Call): void;
-  sessionIsOver(): void;
+  onChange(): void;
+  onAlert(alert: api.Alert): void;
+  onSessionEnd(): void;
   /** The storage has failed; null: it works again. */
-  failed(error: Error | null): void;
+  onStorageError(error: Error | null): void;
 }
 
-export class Account implements Observer {
+export class Account implements MirrorObserver {
   readonly drafts = new Map<Id, string>();
   readonly notices = new Map<Id, api.Notice[]>();
   readonly names = new Map<Id, string>();
@@ -53,7 +53,7 @@ export class Account implements Observer {
   readonly sync: Sync;
   readonly sending: SendQueue;
   readonly membership: Membership;
-  private toldInvites = new Set<Id>();
+  private announcedInvites = new Set<Id>();
 
   private constructor(
     readonly session: Session,
@@ -64,50 +64,50 @@ export class Account implements Observer {
     readonly keys: Encryption,
     private readonly observer: AccountObserver,
   ) {
-    const changed = (): void => observer.changed();
-    const lookAt = (groupId: Id): void => this.sync.lookAt(groupId);
+    const onChange = (): void => observer.onChange();
+    const fetchSoon = (groupId: Id): void => this.sync.fetchSoon(groupId);
     this.mirror = new Mirror(server, vault, history, keys, clock, this);
-    this.conversation = new Conversation(history, server, session.userId, this.names, changed);
+    this.conversation = new Conversation(history, server, session.userId, this.names, onChange);
     this.sending = new SendQueue(
       vault,
       server,
       keys,
       () => this.sync.connection.state === "online",
-      lookAt,
-      changed,
-      (error) => observer.failed(error),
+      fetchSoon,
+      onChange,
+      (error) => observer.onStorageError(error),
       (groupId, number) => this.takeBack(groupId, number),
     );
     this.membership = new Membership(server, keys, (groupId) => this.sync.refresh(groupId));
     this.sync = new Sync(server, history, keys, this.mirror, clock, {
-      changed: () => this.changed(),
-      isReady: () => this.sending.goOnAll(),
-      sessionIsOver: () => observer.sessionIsOver(),
-      failed: (error) => observer.failed(error),
+      onChange: () => this.onChange(),
+      onReady: () => this.sending.resumeAll(),
+      onSessionEnd: () => observer.onSessionEnd(),
+      onStorageError: (error) => observer.onStorageError(error),
     });
   }
 
-  /** Opens what is here of an account. What expired meanwhile is erased before this returns. */
+  /** Opens the local state of an account. Erases expired messages before it returns. */
   static async open(session: Session, vault: Vault, server: Server, observer: AccountObserver): Promise<Account> {
     const clock = new ServerClock((await vault.get<Anchor>(["clock"])) ?? null);
     const history = await History.open(vault, session.userId, clock);
-    const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.sure()));
+    const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.confirmedNow()));
     const made = new Account(session, vault, server, clock, history, keys, observer);
     for (const groupId of keys.ids()) {
-      const here = history.has(groupId) ? history.group(groupId) : null;
-      const gone = keys.kept(groupId).filter((each) => !here?.find(each));
-      if (gone.length > 0) await keys.gone(groupId, gone);
+      const group = history.has(groupId) ? history.group(groupId) : null;
+      const erased = keys.keptNumbers(groupId).filter((each) => !group?.find(each));
+      if (erased.length > 0) await keys.eraseMessages(groupId, erased);
     }
     await made.mirror.open();
     await made.sending.open();
     for (const key of vault.keys("draft")) made.drafts.set(String(key[1]), (await vault.get<string>(key)) ?? "");
-    let noted = clock.anchor;
+    let saved = clock.anchor;
     server.transport.onTime = (date) => {
-      clock.hear(date);
+      clock.recordTime(date);
       const { anchor } = clock;
-      if (!anchor || (noted && anchor.at.start === noted.at.start && anchor.at.wall - noted.at.wall < NOTED_SECONDS)) return;
-      noted = anchor;
-      void vault.write(new Batch().put(["clock"], anchor)).catch((error: Error) => observer.failed(error));
+      if (!anchor || (saved && anchor.at.start === saved.at.start && anchor.at.wall - saved.at.wall < CLOCK_SAVE_SECONDS)) return;
+      saved = anchor;
+      void vault.write(new Batch().put(["clock"], anchor)).catch((error: Error) => observer.onStorageError(error));
     };
     return made;
   }
@@ -123,7 +123,7 @@ export class Account implements Observer {
     await this.sync.close();
   }
 
-  // What is shown
+  // Views
 
   get parts(): Parts {
     const { history, keys, mirror, sending, clock, notices, drafts, names } = this;
@@ -146,21 +146,21 @@ export class Account implements Observer {
     }));
   }
 
-  // What the mirror tells
+  // Callbacks of the mirror
 
-  changed(): void {
-    for (const news of this.keys.takeNews()) this.tell(news);
+  onChange(): void {
+    for (const news of this.keys.takeNews()) this.addNotices(news);
     const invites = new Set(this.mirror.invites.map((each) => each.invite_id));
     for (const each of this.mirror.invites) {
-      if (this.toldInvites.has(each.invite_id) || this.sync.connection.state !== "online") continue;
+      if (this.announcedInvites.has(each.invite_id) || this.sync.connection.state !== "online") continue;
       const title = each.group_alias || each.group_name;
-      this.observer.call({ groupId: each.group_id, title, sender: each.inviter_username, text: "", reason: "invite" });
+      this.observer.onAlert({ groupId: each.group_id, title, sender: each.inviter_username, text: "", reason: "invite" });
     }
-    this.toldInvites = invites;
-    this.observer.changed();
+    this.announcedInvites = invites;
+    this.observer.onChange();
   }
 
-  arrived(groupId: Id, entries: readonly Entry[], isLive: boolean): void {
+  onMessages(groupId: Id, entries: readonly Entry[], isLive: boolean): void {
     const group = this.mirror.listed.get(groupId);
     const others = entries.filter((each) => each.senderId !== this.session.userId && each.isReadable);
     const last = others.findLast((each) => each.isMention) ?? others.at(-1);
@@ -169,70 +169,71 @@ export class Account implements Observer {
     const title = titleOf(group, this.session.userId);
     const sender = nameOf(this, groupId, last.senderId);
     void this.history.texts(groupId, [last]).then(([text]) => {
-      this.observer.call({ groupId, title, sender, text: last.selfDestructSeconds > 0 ? "" : (text ?? ""), reason });
+      this.observer.onAlert({ groupId, title, sender, text: last.selfDestructSeconds > 0 ? "" : (text ?? ""), reason });
     });
   }
 
-  sent(groupId: Id, sendId: Id, number: number, batch: Batch): void {
-    this.sending.arrived(groupId, sendId, number, batch);
+  onOwnMessage(groupId: Id, sendId: Id, number: number, batch: Batch): void {
+    this.sending.onReceived(groupId, sendId, number, batch);
   }
 
-  answered(groupId: Id): Id[] {
-    return this.sending.answered(groupId);
+  acceptedSends(groupId: Id): Id[] {
+    return this.sending.accepted(groupId);
   }
 
-  areGone(groupId: Id, sendIds: readonly Id[]): Promise<void> {
-    return this.sending.areGone(groupId, sendIds);
+  onSendsExpired(groupId: Id, sendIds: readonly Id[]): Promise<void> {
+    return this.sending.dropExpired(groupId, sendIds);
   }
 
-  policyChanged(groupId: Id, former: Retention | undefined, now: Retention): void {
+  onPolicyChange(groupId: Id, former: Retention | undefined, now: Retention): void {
     if (!former) return;
     const by = now.expiry_set_by;
-    const admin = by === this.session.userId ? "you have" : by ? `${nameOf(this, groupId, by) || "an admin"} has` : "an admin has";
-    this.notice(groupId, "info", told(former, now, admin));
+    const admin = by === this.session.userId ? "You" : (by && nameOf(this, groupId, by)) || "An admin";
+    this.notice(groupId, "info", policyNotice(former, now, admin));
   }
 
-  means(groupId: Id, text: string): boolean {
+  isMention(groupId: Id, text: string): boolean {
     const members = this.mirror.listed.get(groupId)?.members ?? [];
-    return means(text, this.session.username, members.map((each) => each.username));
+    return mentions(text, this.session.username, members.map((each) => each.username));
   }
 
-  groupGone(groupId: Id): void {
+  onGroupRemoved(groupId: Id): void {
     if (this.conversation.groupId === groupId) this.conversation.open(null);
     for (const each of [this.notices, this.drafts]) each.delete(groupId);
-    void this.sending.forgetGroup(groupId).catch((error: Error) => this.observer.failed(error));
+    void this.sending.forgetGroup(groupId).catch((error: Error) => this.observer.onStorageError(error));
   }
 
-  private tell(news: News): void {
+  private addNotices(news: News): void {
     if (news.kind === "keyChanged") {
-      const name = nameOf(this, news.groupId, news.userId) || "a member";
-      this.notice(news.groupId, "danger", `${name} has another key than before: compare it before you go on.`);
+      const name = nameOf(this, news.groupId, news.userId) || "A member";
+      this.notice(news.groupId, "danger", `${name}'s key changed: a new or reset device. Compare keys before you continue.`);
     } else if (news.kind === "notice") {
-      const who = [news.userId, news.otherId].flatMap((each) => (each ? [nameOf(this, news.groupId, each) || "somebody"] : []));
+      const who = [news.userId, news.otherId].flatMap((each) => (each ? [nameOf(this, news.groupId, each) || "unknown user"] : []));
       const kind = NOTICE_KINDS[news.what] ?? "info";
       this.notice(news.groupId, kind, who.length > 0 ? `${who.join(", ")}: ${news.sentence}` : news.sentence);
     }
-    this.sending.goOnAll();
+    this.sending.resumeAll();
   }
 
   private notice(groupId: Id, kind: api.Notice["kind"], text: string): void {
     const notices = [...(this.notices.get(groupId) ?? []), { at: Math.floor(this.clock.now()), kind, text }];
-    this.notices.set(groupId, notices.slice(-MOST_NOTICES));
+    this.notices.set(groupId, notices.slice(-MAX_NOTICES));
   }
 
-  // What the user does
+  // Actions of the user
 
-  async seen(groupId: Id, numbers: readonly number[] | null): Promise<void> {
-    await this.history.seen(groupId, numbers);
+  /** Marks messages as seen. `numbers`: null: all except self-destructing ones. */
+  async markSeen(groupId: Id, numbers: readonly number[] | null): Promise<void> {
+    await this.history.markSeen(groupId, numbers);
     this.sync.wake();
-    this.observer.changed();
+    this.observer.onChange();
   }
 
-  search(wanted: string, groupId?: Id): Promise<api.Found[]> {
-    return search(this.parts, wanted, groupId);
+  search(query: string, groupId?: Id): Promise<api.SearchResult[]> {
+    return search(this.parts, query, groupId);
   }
 
-  async draft(groupId: Id, text: string): Promise<void> {
+  async saveDraft(groupId: Id, text: string): Promise<void> {
     if (!this.mirror.listed.has(groupId)) return;
     this.drafts.set(groupId, text);
     const batch = new Batch();
@@ -241,34 +242,34 @@ export class Account implements Observer {
 
   async send(groupId: Id, text: string, { selfDestructSeconds = 0, replyTo: number }: api.SendOptions = {}): Promise<void> {
     if (!text.trim()) throw new RefusedError(400, 0, "a message must not be empty");
-    const whole = number === undefined ? text : await this.answer(groupId, number, text);
-    if (utf8(whole).length > LONGEST_TEXT) throw new RefusedError(400, 0, `a message has more than ${LONGEST_TEXT} bytes`);
-    // At once with its draft, or what was sent would be typed again after a reload.
+    const whole = number === undefined ? text : await this.withQuote(groupId, number, text);
+    if (utf8(whole).length > MAX_TEXT_BYTES) throw new RefusedError(400, 0, `a message has at most ${MAX_TEXT_BYTES} bytes`);
+    // The draft is deleted in the same transaction, so that it does not reappear after a reload.
     await this.sending.send(groupId, whole, selfDestructSeconds, new Batch().delete(["draft", groupId]));
     this.drafts.delete(groupId);
-    await this.seen(groupId, null).catch((error: Error) => this.observer.failed(error)); // whoever writes has read
+    await this.markSeen(groupId, null).catch((error: Error) => this.observer.onStorageError(error));
   }
 
-  /** A self-destructing message is answered without its text, which would outlive it. */
-  private async answer(groupId: Id, number: number, text: string): Promise<string> {
+  /** Adds a quote to a reply. Self-destructing messages are not quoted: the quote would outlive them. */
+  private async withQuote(groupId: Id, number: number, text: string): Promise<string> {
     const entry = this.history.group(groupId).find(number);
     if (!entry) return text;
     const [quoted] = entry.selfDestructSeconds > 0 ? [""] : await this.history.texts(groupId, [entry]);
     const name = nameOf(this, groupId, entry.senderId);
-    return name ? replyTo(name, quoted ?? "", text) : text;
+    return name ? withReplyTo(name, quoted ?? "", text) : text;
   }
 
-  /** Takes a message back, with what repeats it. */
+  /** Takes a message back, with its repetitions. */
   async takeBack(groupId: Id, number: number): Promise<void> {
-    await this.keys.gone(groupId, [number], true);
-    for (const each of this.keys.repeated(groupId, number)) {
+    await this.keys.eraseMessages(groupId, [number], true);
+    for (const each of this.keys.repeatsOf(groupId, number)) {
       await this.server.takeBack(groupId, each).catch((error: unknown) => {
-        if (!hasCode(error, Code.NOT_FOUND)) throw error; // it is gone already
+        if (!hasCode(error, Code.NOT_FOUND)) throw error; // already deleted
       });
-      await this.keys.takenBack(groupId, each);
+      await this.keys.recordTakenBack(groupId, each);
     }
     await this.server.takeBack(groupId, number);
-    await this.mirror.takenBack(groupId, [number]);
+    await this.mirror.onTakenBack(groupId, [number]);
   }
 
   async createGroup(title: string, name = nameFor(title)): Promise<Id> {
@@ -277,10 +278,10 @@ export class Account implements Observer {
     return groupId;
   }
 
-  /** Opens or creates the group of two with a person. */
-  async direct(username: string): Promise<Id> {
+  /** Returns the group for direct messages with a user; creates it if necessary. */
+  async openDirect(username: string): Promise<Id> {
     const user = await this.server.user(username);
-    if (user.user_id === this.session.userId) throw new RefusedError(400, 0, "that is you");
+    if (user.user_id === this.session.userId) throw new RefusedError(400, 0, "you cannot message yourself");
     const name = directName(this.session.username, user.username);
     const groups = [...this.mirror.listed.values()];
     const found =
@@ -316,15 +317,15 @@ export class Account implements Observer {
     try {
       await this.membership.leave(groupId);
     } catch (error) {
-      this.sync.lookAt(groupId); // the answer may be lost
+      this.sync.fetchSoon(groupId); // the response may be lost
       throw error;
     }
-    await this.mirror.forgetGroup(groupId);
+    await this.mirror.removeGroup(groupId);
   }
 
   async deleteGroup(groupId: Id): Promise<void> {
     await this.server.deleteGroup(groupId);
-    await this.mirror.forgetGroup(groupId);
+    await this.mirror.removeGroup(groupId);
   }
 
   async administration(groupId: Id): Promise<api.Administration> {
@@ -351,34 +352,34 @@ export class Account implements Observer {
     await this.mirror.readPolicy(groupId);
   }
 
-  async tryExpiry(groupId: Id, seconds: number): Promise<api.DryRun> {
+  async previewExpiry(groupId: Id, seconds: number): Promise<api.DryRun> {
     const change = { message_expiry_seconds: seconds, update_message_expiry: true, dry_run: true };
     const [found, configured] = await Promise.all([this.server.update(groupId, change), this.server.retentionConfiguration()]);
     const server = this.mirror.retentions.get(groupId)?.server_retention_seconds ?? -1;
     return {
       messagesExpiring: found.messages_expiring,
       oldestExpiring: found.oldest_expiring,
-      effective: effective(groupId, seconds, server, configured),
+      effective: effectiveExpiry(groupId, seconds, server, configured),
     };
   }
 
   code(fingerprint: string): Promise<api.Code> {
-    return comparisonCode(this.keys.packages.fingerprint, fingerprint);
+    return comparisonCode(this.keys.ownKeys.fingerprint, fingerprint);
   }
 
-  async judge(userId: Id, fingerprint: string, trust: "verified" | "unknown"): Promise<void> {
-    if (!(await this.keys.judge(userId, fingerprint, trust)))
-      throw new RefusedError(400, 0, "this person does not have this key any more: look again");
-    this.sending.goOnAll();
+  async setTrust(userId: Id, fingerprint: string, trust: "verified" | "unknown"): Promise<void> {
+    if (!(await this.keys.setTrust(userId, fingerprint, trust)))
+      throw new RefusedError(400, 0, "this key is no longer in use: compare keys again");
+    this.sending.resumeAll();
     this.sync.wake();
-    this.observer.changed();
+    this.observer.onChange();
   }
 
   async resetKeys(): Promise<void> {
     await this.server.resetAccount();
-    await this.keys.newKeys();
-    this.sync.uploadAnew();
-    this.observer.changed();
+    await this.keys.resetKeys();
+    this.sync.uploadKeys();
+    this.observer.onChange();
   }
 }
 

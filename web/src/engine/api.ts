@@ -1,63 +1,63 @@
 /**
- * The seam between the page and the Worker that has the account.
+ * The interface between the page and the Worker that owns the account.
  *
- * The page sends commands; each is answered once, by a value or by a fault. The Worker pushes one immutable view after
- * each change, and calls for notifications. Ids are UUIDs in lower case, fingerprints are 64 hexadecimal digits. Times
- * are Unix seconds of the server's clock unless their names say otherwise.
+ * The page sends commands; each gets one reply, a value or a fault. The Worker pushes an immutable view after each
+ * change, and alerts for notifications. Ids are UUIDs in lower case, fingerprints are 64 hexadecimal digits. Times are
+ * Unix seconds of the server's clock unless stated otherwise.
  */
 
 export type Id = string;
 
-/** The commands. A promise is rejected with a `Failed`. */
+/** The commands. A failed command rejects its promise with a `CommandError`. */
 export interface Engine {
-  /** Creates an account and logs in. `registrationToken`: where the server asks for one (fault `forbidden`). */
+  /** Creates an account and logs in. `registrationToken`: if the server requires one (fault `forbidden`). */
   register(username: string, password: string, registrationToken?: string): Promise<void>;
   /**
-   * Logs in. `otherDevice`: nothing was done, since the account has keys on another device, which this one would put
-   * out: ask, and call again with `evenSo`.
+   * Logs in. Returns "otherDevice", and does nothing, if the account has keys on another device that this one would
+   * replace: ask the user, and call again with `replaceDevice`.
    */
-  login(username: string, password: string, evenSo?: boolean): Promise<"in" | "otherDevice">;
-  /** Ends the session and erases all that is here, also without a connection. */
+  login(username: string, password: string, replaceDevice?: boolean): Promise<"in" | "otherDevice">;
+  /** Ends the session and erases all local data, also without a connection. */
   logout(): Promise<void>;
-  /** Begins with new keys: where others may have the old ones, or another device has taken this one's place. */
+  /** Creates new keys: if others may have the old ones, or another device has replaced this one. */
   resetKeys(): Promise<void>;
 
-  /** Opens a conversation, at the unread ones or around a number; null: none is open. */
+  /** Opens a conversation at the first unread message or at message `around`; null closes it. */
   open(groupId: Id | null, around?: number): Promise<void>;
   /** Moves the window of the open conversation by up to 100 messages. */
-  more(towards: "earlier" | "later"): Promise<void>;
+  loadMore(towards: "earlier" | "later"): Promise<void>;
   /** Back to the newest messages. */
-  toEnd(): Promise<void>;
-  /** The whole text of a message of the open conversation; null: it is gone, or cannot be read. */
-  whole(number: number): Promise<string | null>;
-  /** These messages of the open conversation were really seen: timers begin, and the unread count falls. */
-  seen(groupId: Id, numbers: number[]): Promise<void>;
-  /** Puts aside all that is unread in a group, except what destroys itself. */
-  readAll(groupId: Id): Promise<void>;
-  /** Finds what was said and is here, the newest first, 100 at most. `groupId`: only there. */
-  search(text: string, groupId?: Id): Promise<Found[]>;
-  /** Keeps what is typed in a group, so that it is there after a reload. */
-  draft(groupId: Id, text: string): Promise<void>;
+  showNewest(): Promise<void>;
+  /** Returns the whole text of a message of the open conversation; null if it is gone or unreadable. */
+  fullText(number: number): Promise<string | null>;
+  /** Marks messages of the open conversation as seen: timers start, and the unread count falls. */
+  markSeen(groupId: Id, numbers: number[]): Promise<void>;
+  /** Marks all messages of a group as read, except self-destructing ones. */
+  markAllRead(groupId: Id): Promise<void>;
+  /** Searches local messages, newest first, at most 100. `groupId`: only in this group. */
+  search(text: string, groupId?: Id): Promise<SearchResult[]>;
+  /** Stores the draft of a group; "" deletes it. */
+  saveDraft(groupId: Id, text: string): Promise<void>;
 
-  /** Sends a text. It is in the view's `sending` at once and sent once, also after a reload. */
+  /** Sends a message. It is in the view's `sending` at once, and sent exactly once, also after a reload. */
   send(groupId: Id, text: string, options?: SendOptions): Promise<void>;
-  /** Tries again what was not sent. */
+  /** Retries failed messages. */
   retry(groupId: Id): Promise<void>;
-  /** Drops a text that waits or was not sent. */
+  /** Discards a message that is waiting or failed. */
   discard(groupId: Id, sendId: Id): Promise<void>;
-  /** Takes a message back for everybody. */
+  /** Takes a message back for everyone. */
   takeBack(groupId: Id, number: number): Promise<void>;
 
-  /** Creates a group; answers its id. `name`: of A-Z, a-z, 0-9, _; absent: made from the title. */
+  /** Creates a group and returns its id. `name`: of A-Z, a-z, 0-9, _; derived from the title by default. */
   createGroup(title: string, name?: string): Promise<Id>;
-  /** Opens or creates the group of two with a person; answers its id. */
-  direct(username: string): Promise<Id>;
+  /** Returns the group for direct messages with a user; creates it if necessary. */
+  openDirect(username: string): Promise<Id>;
   findPublic(pattern: string): Promise<PublicGroup[]>;
   joinPublic(groupId: Id): Promise<void>;
   accept(inviteId: Id): Promise<void>;
   decline(inviteId: Id): Promise<void>;
   leave(groupId: Id): Promise<void>;
-  /** Deletes a group for everybody. */
+  /** Deletes a group for everyone. */
   deleteGroup(groupId: Id): Promise<void>;
   invite(groupId: Id, username: string): Promise<void>;
   cancelInvite(groupId: Id, userId: Id): Promise<void>;
@@ -67,53 +67,53 @@ export interface Engine {
   ban(groupId: Id, userId: Id): Promise<void>;
   unban(groupId: Id, userId: Id): Promise<void>;
   setRole(groupId: Id, userId: Id, role: Role): Promise<void>;
-  /** Absent fields stay as they are. */
+  /** Absent fields do not change. */
   changeGroup(groupId: Id, change: { title?: string; name?: string; visibility?: Visibility }): Promise<void>;
-  /** Sets how long messages live: -1 as the server says, 0 until all have fetched, else seconds. */
+  /** Sets the lifetime of messages: -1 server default, 0 until all members have fetched, otherwise seconds. */
   setExpiry(groupId: Id, seconds: number): Promise<void>;
-  /** What `setExpiry` would hide at once; nothing is changed. */
-  tryExpiry(groupId: Id, seconds: number): Promise<DryRun>;
+  /** Returns what `setExpiry` would hide at once, without changing anything. */
+  previewExpiry(groupId: Id, seconds: number): Promise<DryRun>;
 
-  /** The code that two people compare: the same on both sides. */
-  code(userId: Id, fingerprint: string): Promise<Code>;
-  /** Notes that a key was compared and is right. */
+  /** Returns the code that two users compare: both see the same. */
+  comparisonCode(userId: Id, fingerprint: string): Promise<Code>;
+  /** Marks a key as verified. */
   verify(userId: Id, fingerprint: string): Promise<void>;
-  /** Takes a changed key without having compared it; what waits is sent. */
+  /** Accepts a changed key without comparing it; messages that were held back are sent. */
   acceptKey(userId: Id, fingerprint: string): Promise<void>;
 
   setAlias(alias: string): Promise<void>;
-  /** Ends all sessions, this one too, and logs in again with the new password. */
+  /** Changes the password, which ends all sessions, and logs in again. */
   changePassword(current: string, next: string): Promise<void>;
-  /** Deletes the account, and erases all that is here. */
+  /** Deletes the account, and erases all local data. */
   deleteAccount(password: string): Promise<void>;
-  /** Connects now: the network is back, or the page is visible again. */
-  wake(): Promise<void>;
+  /** Reconnects now: the network is back, or the page is visible again. */
+  reconnect(): Promise<void>;
 }
 
 export interface SendOptions {
-  /** 1 to 31,536,000; absent: it does not destroy itself. */
+  /** 1 to 31,536,000; absent: no timer. */
   selfDestructSeconds?: number;
-  /** The number of the message that it answers. */
+  /** The number of the message that this one replies to. */
   replyTo?: number;
 }
 
 export type Role = "admin" | "member";
 export type Visibility = "private" | "public";
 
-/** What people see, as it is now. */
+/** The state to show. */
 export interface View {
-  /** `taken`: another tab has the account. `failed`: the storage of the browser cannot be used; `fault` says why. */
+  /** `taken`: another tab uses the account. `failed`: the browser's storage cannot be used; `fault` says why. */
   phase: "starting" | "taken" | "failed" | "out" | "in";
-  /** For people; "": nothing is wrong. */
+  /** An error to show; "": none. */
   fault: string;
   account: Account | null;
   connection: Connection;
-  /** Server time minus `Date.now() / 1000`; null: not known yet, and nothing that expires is shown. */
+  /** Server time minus `Date.now() / 1000`; null: not known yet, and no message is shown. */
   clockOffset: number | null;
-  /** By name of the title. */
+  /** Sorted by title. */
   groups: readonly Group[];
   invites: readonly Invite[];
-  /** The open one. */
+  /** The open conversation. */
   conversation: Conversation | null;
 }
 
@@ -126,9 +126,9 @@ export interface Account {
 
 export interface Connection {
   state: "connecting" | "online" | "offline";
-  /** Why it is offline, for people. */
+  /** Why it is offline, to show. */
   why: string;
-  /** When it is tried again: `Date.now()` then; 0: not by itself. */
+  /** The time of the next attempt, by `Date.now()`; 0: none is scheduled. */
   retryAt: number;
 }
 
@@ -136,19 +136,19 @@ export interface Group {
   groupId: Id;
   name: string;
   title: string;
-  /** The other one of a group of two that was made as a direct message; null: it is none. */
+  /** The other member of a group for direct messages; null for other groups. */
   direct: Id | null;
   role: Role;
   visibility: Visibility;
   members: readonly Member[];
   unread: number;
-  /** How many of the unread ones mean the user. */
+  /** Unread messages that mention the user. */
   mentions: number;
-  /** When the newest message was sent; 0: none is here. */
+  /** When the newest message was sent; 0: there is none. */
   newestAt: number;
   lifetime: Lifetime;
   encryption: Encryption;
-  /** Own texts that are not with the server yet. */
+  /** Own messages that the server does not have yet. */
   waiting: number;
 }
 
@@ -158,22 +158,22 @@ export interface Member {
   alias: string;
   role: Role;
   isSelf: boolean;
-  /** The key in this group; null: this member has none yet and cannot read. */
+  /** The key in this group; null: this member has none yet, and cannot read messages. */
   key: Key | null;
 }
 
 export interface Key {
   fingerprint: string;
-  /** `changed`: another key than the one known before; nothing is sent until it is judged. */
+  /** `changed`: it differs from the known key; nothing is sent until the user verifies or accepts it. */
   trust: "unknown" | "verified" | "changed";
-  /** The fingerprint before it, if it changed; "" otherwise. */
+  /** The fingerprint of the known key, if it changed; otherwise "". */
   former: string;
-  /** The former one had been compared. */
+  /** The former key was verified. */
   wasVerified: boolean;
 }
 
 export interface Lifetime {
-  /** What counts: -1 for ever, 0 until all have fetched, else seconds. */
+  /** The lifetime that applies: -1 forever, 0 until all members have fetched, otherwise seconds. */
   effective: number;
   /** The group's own setting, and the server's, in the same form. */
   group: number;
@@ -182,11 +182,11 @@ export interface Lifetime {
 }
 
 export interface Encryption {
-  /** `waiting`: the keys are on their way. `replaced`: another device has taken this one's place; see `resetKeys`. */
-  standing: "encrypted" | "waiting" | "replaced";
-  /** Members whose keys changed: sending is held back until each is judged. */
+  /** `waiting`: the keys are not there yet. `replaced`: another device has replaced this one; see `resetKeys`. */
+  status: "encrypted" | "waiting" | "replaced";
+  /** Members whose keys changed: messages are held back until the user has decided on each. */
   changed: readonly Id[];
-  /** Who has keys and is no member, by the server's list: id and name. */
+  /** Users who have keys but are not members, by the server's list. */
   strangers: readonly { userId: Id; username: string }[];
   verified: number;
 }
@@ -202,38 +202,38 @@ export interface Invite {
 
 export interface Conversation {
   groupId: Id;
-  /** Part of the messages that are here, ascending by number; 600 at most. */
+  /** A window of the local messages, ascending by number; at most 600. */
   messages: readonly Message[];
   hasEarlier: boolean;
   hasLater: boolean;
-  /** The first unread number when the conversation was opened; null: there was none. */
+  /** The first unread message when the conversation was opened; null: there was none. */
   unreadFrom: number | null;
-  /** The message to which `open` led; null: none. */
+  /** The message that was opened; null: none. */
   around: number | null;
   sending: readonly Sending[];
   notices: readonly Notice[];
   draft: string;
-  /** False until all that the server has was read. */
+  /** False until all messages on the server have been read. */
   isComplete: boolean;
 }
 
 export interface Message {
   number: number;
   senderId: Id;
-  /** "": the sender has left and is not known by name. */
+  /** "": the sender has left, and the name is not known. */
   sender: string;
   isOwn: boolean;
-  /** Null: it cannot be read. Of a long one the beginning; see `whole`. */
+  /** The beginning, for a long text; see `fullText`. Null: it cannot be read. */
   text: string | null;
-  /** So many characters are not in `text`. */
-  left: number;
+  /** How many characters `text` lacks. */
+  omitted: number;
   createdAt: number;
-  /** The first second at which it is gone: not shown when `now >= goneAt`. Null: it stays. */
+  /** The first second at which it is not shown. Null: it does not expire. */
   goneAt: number | null;
-  /** Its lifetime once it was seen; 0: it does not destroy itself. */
+  /** Its lifetime after it was seen; 0: it does not self-destruct. */
   selfDestructSeconds: number;
   isUnread: boolean;
-  /** It means the user by @name or answers the user. */
+  /** It mentions or replies to the user. */
   isMention: boolean;
 }
 
@@ -241,19 +241,19 @@ export interface Sending {
   sendId: Id;
   text: string;
   selfDestructSeconds: number;
-  /** `held`: a changed key holds it back. `failed`: `why` says what the server said; see `retry` and `discard`. */
+  /** `held`: held back by a changed key. `failed`: `why` is the error; see `retry` and `discard`. */
   state: "waiting" | "held" | "failed";
   why: string;
 }
 
-/** What people should know of a group, in one sentence. In memory only; 50 a group. */
+/** An event of a group to show, in one sentence. In memory only, at most 50 per group. */
 export interface Notice {
   at: number;
   kind: "info" | "warning" | "danger";
   text: string;
 }
 
-export interface Found {
+export interface SearchResult {
   groupId: Id;
   number: number;
   sender: string;
@@ -275,26 +275,26 @@ export interface Administration {
 }
 
 export interface DryRun {
-  /** So many messages would be hidden at once. */
+  /** How many messages would be hidden at once. */
   messagesExpiring: number;
   /** When the oldest of them was sent; 0: none. */
   oldestExpiring: number;
-  /** What would count then: -1, 0 or seconds. */
+  /** The lifetime that would apply: -1, 0 or seconds. */
   effective: number;
 }
 
 export interface Code {
   /** 6 groups of 5. */
   digits: readonly string[];
-  /** 12; the same code as the digits. */
+  /** 12 words: the same code as the digits. */
   words: readonly string[];
 }
 
 /** Why a command failed. */
 export interface Fault {
   /**
-   * `forbidden`: registration is closed or needs a token, or a quota is reached. `offline`: no answer; it may have been
-   * done. `held`: it waits for the user's decision about a changed key.
+   * `forbidden`: registration is closed or needs a token, or a quota is reached. `offline`: no response; the command
+   * may have been executed.
    */
   kind:
     | "credentials"
@@ -307,30 +307,30 @@ export interface Fault {
     | "encryption"
     | "storage"
     | "unspecified";
-  /** For people. */
+  /** The error to show. */
   text: string;
-  /** What is wrong with single fields of the request, by the names of the server. */
+  /** Errors of single fields of the request, by the server's names. */
   fields: Readonly<Record<string, readonly string[]>>;
 }
 
-/** What a rejected command has; `message` is the text of the fault. */
-export class Failed extends Error {
+/** The error of a failed command; `message` is the text of the fault. */
+export class CommandError extends Error {
   constructor(readonly fault: Fault) {
     super(fault.text);
   }
 }
 
-/** A reason to call the user, who may not be looking. Never of what was there before. */
-export interface Call {
+/** A reason for a notification. Never for messages from before the connection. */
+export interface Alert {
   groupId: Id;
   title: string;
   sender: string;
-  /** "" for what destroys itself. */
+  /** "" for self-destructing messages. */
   text: string;
   reason: "mention" | "direct" | "message" | "invite";
 }
 
-// What goes over the port
+// Messages between the page and the Worker
 
 export interface Request {
   id: number;
@@ -339,7 +339,7 @@ export interface Request {
 }
 
 export type Reply =
-  | { type: "answer"; id: number; value: unknown }
+  | { type: "result"; id: number; value: unknown }
   | { type: "fault"; id: number; fault: Fault }
   | { type: "view"; view: View }
-  | { type: "call"; call: Call };
+  | { type: "alert"; alert: Alert };

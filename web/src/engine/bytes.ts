@@ -1,19 +1,19 @@
-/** Bytes and their written forms. */
+/** Conversions between bytes and text. */
 
 import type { Id } from "./api";
 
-/** Bytes that no other thread shares. */
+/** Bytes in memory that no other thread shares. */
 export type Bytes = Uint8Array<ArrayBuffer>;
 
 export const utf8 = (text: string): Bytes => new TextEncoder().encode(text);
 
-/** Throws a TypeError for what is no UTF-8. */
+/** Throws TypeError for invalid UTF-8. */
 export const fromUtf8 = (bytes: Uint8Array): string =>
   new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
 
 export const hex = (bytes: Uint8Array): string => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
 
-/** Throws a RangeError for what is not hexadecimal. */
+/** Throws RangeError for text that is not hexadecimal. */
 export function fromHex(text: string): Bytes {
   if (!/^([0-9a-f]{2})*$/i.test(text)) throw new RangeError("not hexadecimal");
   return Uint8Array.from(text.match(/../g) ?? [], (each) => Number.parseInt(each, 16));
@@ -27,7 +27,7 @@ export function base64(bytes: Uint8Array): string {
   return btoa(binary);
 }
 
-/** Throws a DOMException for what is not base64. */
+/** Throws DOMException for invalid base64. */
 export const fromBase64 = (text: string): Bytes => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
 
 export function equal(one: Uint8Array, other: Uint8Array): boolean {

@@ -1,24 +1,24 @@
-/** The page's end of the seam: an `Engine` whose commands go to the Worker. */
+/** The page's side of the interface: an `Engine` that sends its commands to the Worker. */
 
-import { Failed, type Call, type Engine, type Reply, type Request, type View } from "./api";
+import { CommandError, type Alert, type Engine, type Reply, type Request, type View } from "./api";
 
 export interface Connected {
   engine: Engine;
   close(): void;
 }
 
-/** Starts the Worker at `url`. `onView` gets each view, `onCall` each reason to call the user. */
-export function connect(url: string, onView: (view: View) => void, onCall: (call: Call) => void): Connected {
+/** Starts the Worker at `url`. `onView` receives each view, `onAlert` each reason for a notification. */
+export function connect(url: string, onView: (view: View) => void, onAlert: (alert: Alert) => void): Connected {
   const worker = new Worker(url, { name: "conclave" });
   const waiting = new Map<number, { resolve(value: unknown): void; reject(error: unknown): void }>();
   let last = 0;
   worker.onmessage = ({ data }: MessageEvent<Reply>) => {
     if (data.type === "view") return onView(data.view);
-    if (data.type === "call") return onCall(data.call);
+    if (data.type === "alert") return onAlert(data.alert);
     const promise = waiting.get(data.id);
     waiting.delete(data.id);
-    if (data.type === "answer") promise?.resolve(data.value);
-    else promise?.reject(new Failed(data.fault));
+    if (data.type === "result") promise?.resolve(data.value);
+    else promise?.reject(new CommandError(data.fault));
   };
   const engine = new Proxy({} as Engine, {
     get:

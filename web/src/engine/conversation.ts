@@ -1,48 +1,48 @@
-/** The open conversation: which of its messages are shown, and their texts. */
+/** The open conversation: the window of messages that is shown, and their texts. */
 
 import type * as api from "./api";
 import type { Id } from "./api";
 import type { Entry, History } from "./history";
 import type { Server } from "./server/server";
-import { beginningOf, conversationView, inWindow, type Opened, type Parts } from "./view";
+import { preview, conversationView, inWindow, type ViewWindow, type Parts } from "./view";
 
-/** So many messages are added at once. */
+/** Messages by which the window grows. */
 const STEP = 100;
-/** So many are shown at most. */
-const MOST_SHOWN = 600;
+/** Messages in the window. */
+const MAX_SHOWN = 600;
 
 export class Conversation {
-  private opened: Opened | null = null;
-  private readonly asked = new Set<Id>();
+  private opened: ViewWindow | null = null;
+  private readonly requestedNames = new Set<Id>();
 
-  /** `names`: of people who are in no group any more; it is added to. */
+  /** `names`: of former members, by user id; the conversation adds to it. */
   constructor(
     private readonly history: History,
     private readonly server: Server,
     private readonly userId: Id,
     private readonly names: Map<Id, string>,
-    private readonly changed: () => void,
+    private readonly onChange: () => void,
   ) {}
 
   get groupId(): Id | null {
     return this.opened?.groupId ?? null;
   }
 
-  /** Opens a conversation, at the unread ones or around a number; null: none is open. */
+  /** Opens a conversation at the first unread message or at message `around`; null closes it. */
   open(groupId: Id | null, around?: number): void {
     if (groupId === null) {
       this.opened = null;
       return;
     }
     const all = this.history.shown(groupId);
-    const here = this.history.group(groupId);
-    const unread = all.find((each) => here.isUnread(each, this.userId));
+    const group = this.history.group(groupId);
+    const unread = all.find((each) => group.isUnread(each, this.userId));
     const at = around ?? unread?.number;
-    const place = at === undefined ? all.length - 1 : all.findIndex((each) => each.number >= at);
-    const last = at === undefined ? all.length : place + STEP;
+    const index = at === undefined ? all.length - 1 : all.findIndex((each) => each.number >= at);
+    const last = at === undefined ? all.length : index + STEP;
     this.opened = {
       groupId,
-      from: at === undefined && all.length <= STEP ? 0 : numberAt(all, (place < 0 ? all.length : place) - (at === undefined ? STEP : STEP / 2)),
+      from: at === undefined && all.length <= STEP ? 0 : numberAt(all, (index < 0 ? all.length : index) - (at === undefined ? STEP : STEP / 2)),
       to: last >= all.length ? null : all[last]!.number,
       around: around ?? null,
       unreadFrom: unread?.number ?? null,
@@ -51,68 +51,68 @@ export class Conversation {
   }
 
   /** Moves the window. */
-  more(towards: "earlier" | "later"): void {
+  loadMore(towards: "earlier" | "later"): void {
     const { opened } = this;
     if (!opened) return;
     const all = this.history.shown(opened.groupId);
     if (towards === "earlier") {
       const first = all.findIndex((each) => each.number >= opened.from);
       opened.from = numberAt(all, (first < 0 ? all.length : first) - STEP);
-      const last = all.findIndex((each) => each.number >= opened.from) + MOST_SHOWN - 1;
+      const last = all.findIndex((each) => each.number >= opened.from) + MAX_SHOWN - 1;
       if (last < all.length - 1) opened.to = all[last]!.number;
     } else if (opened.to !== null) {
       const to = opened.to;
       const last = all.findLastIndex((each) => each.number <= to) + STEP;
       opened.to = last >= all.length - 1 ? null : all[last]!.number;
-      opened.from = Math.max(opened.from, numberAt(all, Math.min(last, all.length - 1) - MOST_SHOWN + 1));
+      opened.from = Math.max(opened.from, numberAt(all, Math.min(last, all.length - 1) - MAX_SHOWN + 1));
     }
   }
 
   /** Back to the newest messages. */
-  toEnd(): void {
+  showNewest(): void {
     if (!this.opened) return;
     const all = this.history.shown(this.opened.groupId);
     [this.opened.to, this.opened.around] = [null, null];
     this.opened.from = numberAt(all, all.length - STEP);
   }
 
-  /** What is shown; null: nothing is open. */
+  /** Returns the view; null if no conversation is open. */
   async view(parts: Parts): Promise<api.Conversation | null> {
     const { opened } = this;
     if (!opened) return null;
     const all = this.history.shown(opened.groupId);
     let shown = inWindow(all, opened);
-    if (shown.length > MOST_SHOWN && opened.to === null) {
-      opened.from = shown.at(-MOST_SHOWN)!.number;
-      shown = shown.slice(-MOST_SHOWN);
+    if (shown.length > MAX_SHOWN && opened.to === null) {
+      opened.from = shown.at(-MAX_SHOWN)!.number;
+      shown = shown.slice(-MAX_SHOWN);
     }
     const missing = shown.filter((each) => each.isReadable && !opened.texts.has(each.number));
     const texts = await this.history.texts(opened.groupId, missing);
-    missing.forEach((each, at) => opened.texts.set(each.number, beginningOf(texts[at]!)));
-    const here = new Set(inWindow(this.history.shown(opened.groupId), opened).map((each) => each.number));
-    for (const number of opened.texts.keys()) if (!here.has(number)) opened.texts.delete(number);
-    this.askNames(parts, shown);
+    missing.forEach((each, at) => opened.texts.set(each.number, preview(texts[at]!)));
+    const shownNow = new Set(inWindow(this.history.shown(opened.groupId), opened).map((each) => each.number));
+    for (const number of opened.texts.keys()) if (!shownNow.has(number)) opened.texts.delete(number);
+    this.requestNames(parts, shown);
     return this.opened === opened ? conversationView(parts, opened) : null;
   }
 
-  /** The whole text of a message that may be shown; null: there is none. */
-  async whole(number: number): Promise<string | null> {
+  /** Returns the whole text of a message; null if it may not be shown or is unreadable. */
+  async fullText(number: number): Promise<string | null> {
     const groupId = this.groupId;
     const entry = groupId !== null && this.history.shown(groupId).find((each) => each.number === number);
     return groupId !== null && entry ? (await this.history.texts(groupId, [entry]))[0]! : null;
   }
 
-  /** Finds out how those are called who are in no group any more. */
-  private askNames(parts: Parts, shown: readonly Entry[]): void {
+  /** Requests the names of former members from the server. */
+  private requestNames(parts: Parts, shown: readonly Entry[]): void {
     const groupId = this.opened!.groupId;
     const members = new Set(parts.mirror.listed.get(groupId)?.members.map((each) => each.user_id));
     for (const userId of new Set(shown.map((each) => each.senderId))) {
-      if (members.has(userId) || this.asked.has(userId)) continue;
-      this.asked.add(userId);
+      if (members.has(userId) || this.requestedNames.has(userId)) continue;
+      this.requestedNames.add(userId);
       void this.server.userById(userId).then(
         (user) => {
           this.names.set(userId, user.username);
-          this.changed();
+          this.onChange();
         },
         () => undefined,
       );
@@ -120,5 +120,5 @@ export class Conversation {
   }
 }
 
-/** The number of a message at a place; 0 before the first. */
-const numberAt = (all: readonly Entry[], place: number): number => (place <= 0 ? 0 : (all[place]?.number ?? 0));
+/** Returns the number of the message at an index; 0 before the first. */
+const numberAt = (all: readonly Entry[], index: number): number => (index <= 0 ? 0 : (all[index]?.number ?? 0));

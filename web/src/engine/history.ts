@@ -1,20 +1,19 @@
 /**
- * The messages that are here: each once, in order, and no longer than the effective policy of its group allows. What of
- * them is in memory says when they are gone; their texts are read as they are wanted.
+ * The local messages: each once, in order, and no longer than the effective policy of its group allows. The metadata are
+ * in memory; texts are read from the vault on demand.
  */
 
 import type { Id } from "./api";
-import type { Batch, Key, Vault } from "./store/vault";
-import { Batch as NewBatch } from "./store/vault";
 import type { ServerClock } from "./server/clock";
+import { Batch, type Key, type Vault } from "./store/vault";
 
-/** Numbers of a block: what is known of its messages is stored together. */
+/** Message numbers per block: the metadata of a block are stored together. */
 const BLOCK = 256;
 const NEVER = Infinity;
 
 /**
- * A message without its text. `redactAt`: the first second at which its timer has ended; null: none runs. `lifetime`: by
- * the group's policy before delete-after-fetch; null: none.
+ * The metadata of a message. `redactAt`: the first second after its self-destruct timer; null: not started. `lifetime`: of
+ * the group's policy before it changed to delete-after-fetch; null: none.
  */
 export interface Entry {
   number: number;
@@ -30,7 +29,7 @@ export interface Entry {
 }
 
 /** A message to store. `text`: null if it cannot be read. */
-export interface New {
+export interface NewMessage {
   number: number;
   senderId: Id;
   text: string | null;
@@ -39,7 +38,7 @@ export interface New {
   isMention: boolean;
 }
 
-/** `expiry`: effective: -1 keep, 0 delete-after-fetch, or seconds. `toldUpTo`: what the server knows of `readUpTo`. */
+/** `expiry`: the effective one: -1 keep, 0 delete-after-fetch, or seconds. `toldUpTo`: `readUpTo` as reported to the server. */
 export class GroupHistory {
   fetchedUpTo = 0;
   readUpTo = 0;
@@ -50,14 +49,14 @@ export class GroupHistory {
 
   constructor(readonly groupId: Id) {}
 
-  /** The first second at which a message is gone; Infinity: it stays. */
+  /** Returns the first second at which a message is gone; Infinity: it does not expire. */
   goneAt(entry: Entry): number {
-    const began = Math.min(entry.createdAt, entry.arrivedAt);
+    const startedAt = Math.min(entry.createdAt, entry.arrivedAt);
     const lifetime = this.expiry > 0 ? this.expiry : this.expiry === 0 ? entry.lifetime : null;
-    return Math.min(entry.redactAt ?? NEVER, lifetime === null ? NEVER : began + lifetime + 1);
+    return Math.min(entry.redactAt ?? NEVER, lifetime === null ? NEVER : startedAt + lifetime + 1);
   }
 
-  /** Whether a message of somebody else was not seen. */
+  /** Whether it is a message of another user that was not seen. */
   isUnread(entry: Entry, userId: Id): boolean {
     return entry.number > this.readUpTo && !entry.isSeen && entry.senderId !== userId;
   }
@@ -67,7 +66,7 @@ export class GroupHistory {
     return entry?.number === number ? entry : undefined;
   }
 
-  /** The place of the first message whose number is not less. */
+  /** Returns the index of the first message with this number or a higher one. */
   indexOf(number: number): number {
     let low = 0;
     let high = this.entries.length;
@@ -89,15 +88,15 @@ export class History {
     private readonly clock: ServerClock,
   ) {}
 
-  /** Opens what is kept. What expired while nothing ran is erased before this returns. */
+  /** Reads the stored messages. Erases expired ones before it returns. */
   static async open(vault: Vault, userId: Id, clock: ServerClock): Promise<History> {
     const made = new History(vault, userId, clock);
     for (const key of vault.keys("history")) await made.reload(String(key[1]));
-    await made.enforce();
+    await made.eraseExpired();
     return made;
   }
 
-  /** Reads a group anew: after a write that failed. */
+  /** Reads a group again, after a failed write. */
   async reload(groupId: Id): Promise<void> {
     const group = new GroupHistory(groupId);
     Object.assign(group, await this.vault.get<object>(["history", groupId]));
@@ -120,50 +119,53 @@ export class History {
     return found;
   }
 
-  /** What may be shown now. */
+  /** Returns the messages that may be shown now. */
   shown(groupId: Id): Entry[] {
     const group = this.group(groupId);
     const now = this.clock.now();
     return group.entries.filter((each) => group.goneAt(each) > now);
   }
 
-  /** The texts of messages; null: it cannot be read. */
+  /** Returns the texts of messages; null for unreadable ones. */
   async texts(groupId: Id, entries: readonly Entry[]): Promise<(string | null)[]> {
     const found = await this.vault.getAll<string>(entries.map((each): Key => ["text", groupId, each.number]));
     return found.map((each) => each ?? null);
   }
 
-  /** Stores a page whose last number is `upTo`; what is expired already is not. The batch has to be written then. */
-  store(groupId: Id, upTo: number, messages: readonly New[], batch: Batch): Entry[] {
+  /**
+   * Adds a page of messages to a batch, which the caller writes. `upTo`: the last number of the page. Expired messages are
+   * skipped. Returns the new entries.
+   */
+  store(groupId: Id, upTo: number, messages: readonly NewMessage[], batch: Batch): Entry[] {
     const group = this.group(groupId);
     const now = Math.floor(this.clock.now());
-    const arrived: Entry[] = [];
+    const added: Entry[] = [];
     for (const { text, ...message } of messages) {
       if (group.find(message.number)) continue;
       const isOwn = message.senderId === this.userId;
       const timer = message.selfDestructSeconds;
-      const began = isOwn ? Math.min(message.createdAt, now) : message.number <= group.readUpTo ? Math.floor(this.clock.earliest()) : null;
-      const redactAt = timer > 0 && began !== null ? began + timer : null;
+      const startedAt = isOwn ? Math.min(message.createdAt, now) : message.number <= group.readUpTo ? Math.floor(this.clock.earliest()) : null;
+      const redactAt = timer > 0 && startedAt !== null ? startedAt + timer : null;
       const entry = { ...message, isReadable: text !== null, arrivedAt: now, redactAt, lifetime: null, isSeen: isOwn };
-      if (group.goneAt(entry) <= this.clock.sure()) continue;
+      if (group.goneAt(entry) <= this.clock.confirmedNow()) continue;
       group.entries.splice(group.indexOf(entry.number), 0, entry);
       if (text !== null) batch.put(["text", groupId, entry.number], text);
-      arrived.push(entry);
+      added.push(entry);
     }
     group.fetchedUpTo = Math.max(group.fetchedUpTo, upTo);
-    this.putBlocks(group, arrived, batch);
+    this.putBlocks(group, added, batch);
     this.putGroup(group, batch);
-    return arrived;
+    return added;
   }
 
-  /** Notes a group's effective expiry, which holds for all its messages at once. Tells whether it is another one. */
+  /** Sets a group's effective expiry, which applies to all its messages at once. Returns whether it has changed. */
   async setExpiry(groupId: Id, expiry: number): Promise<boolean> {
     const group = this.group(groupId);
     const former = group.expiry;
     if (former === expiry && this.vault.keys("history", groupId).length > 0) return false;
     group.expiry = expiry;
-    const batch = new NewBatch();
-    const lifetime = expiry === 0 && former > 0 ? former : null; // with delete-after-fetch what is here keeps its lifetime
+    const batch = new Batch();
+    const lifetime = expiry === 0 && former > 0 ? former : null; // local messages keep their lifetime
     const changed = group.entries.filter((each) => each.lifetime !== lifetime);
     for (const each of changed) each.lifetime = lifetime;
     this.putBlocks(group, changed, batch);
@@ -171,12 +173,12 @@ export class History {
     return former !== expiry;
   }
 
-  /** Notes messages that were really seen. `numbers`: null: all is put aside but what destroys itself. */
-  async seen(groupId: Id, numbers: readonly number[] | null): Promise<void> {
+  /** Marks messages as seen. `numbers`: null: all except self-destructing ones. */
+  async markSeen(groupId: Id, numbers: readonly number[] | null): Promise<void> {
     const group = this.group(groupId);
-    const wanted = numbers && new Set(numbers);
+    const selected = numbers && new Set(numbers);
     const changed = group.entries.filter(
-      (each) => !each.isSeen && each.number > group.readUpTo && (wanted ? wanted.has(each.number) : each.selfDestructSeconds === 0),
+      (each) => !each.isSeen && each.number > group.readUpTo && (selected ? selected.has(each.number) : each.selfDestructSeconds === 0),
     );
     for (const each of changed) each.isSeen = true;
     const first = group.entries.find((each) => group.isUnread(each, this.userId));
@@ -191,53 +193,52 @@ export class History {
       }
       group.readUpTo = upTo;
     }
-    const batch = new NewBatch();
+    const batch = new Batch();
     this.putBlocks(group, changed, batch);
     await this.vault.write(this.putGroup(group, batch));
   }
 
-  /** What the user has seen, and the server does not know. */
-  untold(): { groupId: Id; upTo: number }[] {
+  /** Returns read positions that were not reported to the server. */
+  unreportedReads(): { groupId: Id; upTo: number }[] {
     return [...this.groups.values()].flatMap(({ groupId, readUpTo, toldUpTo }) => (readUpTo > toldUpTo ? [{ groupId, upTo: readUpTo }] : []));
   }
 
-  async told(groupId: Id, upTo: number): Promise<void> {
+  async markReported(groupId: Id, upTo: number): Promise<void> {
     const group = this.group(groupId);
     group.toldUpTo = Math.max(group.toldUpTo, upTo);
-    await this.vault.write(this.putGroup(group, new NewBatch()));
+    await this.vault.write(this.putGroup(group, new Batch()));
   }
 
-  /** Erases messages; returns the numbers of those that were here. */
-  async forget(groupId: Id, which: (entry: Entry) => boolean): Promise<number[]> {
+  /** Erases messages, and returns their numbers. */
+  async erase(groupId: Id, condition: (entry: Entry) => boolean): Promise<number[]> {
     const group = this.groups.get(groupId);
-    const gone = group?.entries.filter(which) ?? [];
-    if (!group || gone.length === 0) return [];
-    const batch = new NewBatch();
-    const left = new Set(gone);
-    group.entries = group.entries.filter((each) => !left.has(each));
-    for (const each of gone) batch.erase(["text", groupId, each.number]);
-    this.putBlocks(group, gone, batch);
+    const erased = new Set(group?.entries.filter(condition));
+    if (!group || erased.size === 0) return [];
+    const batch = new Batch();
+    group.entries = group.entries.filter((each) => !erased.has(each));
+    for (const each of erased) batch.erase(["text", groupId, each.number]);
+    this.putBlocks(group, [...erased], batch);
     await this.vault.write(batch);
-    return gone.map((each) => each.number);
+    return [...erased].map((each) => each.number);
   }
 
-  /** Erases a whole group. Tells whether anything was here. */
+  /** Erases a whole group. Returns whether there was anything. */
   async forgetGroup(groupId: Id): Promise<boolean> {
     const keys = ["history", "block", "text", "draft"].flatMap((table) => this.vault.keys(table, groupId));
-    const batch = new NewBatch();
+    const batch = new Batch();
     for (const key of keys) batch.erase(key);
     this.groups.delete(groupId);
     await this.vault.write(batch);
     return keys.length > 0;
   }
 
-  /** Erases what may not be here any more; returns what that was. */
-  async enforce(): Promise<{ groupId: Id; numbers: number[] }[]> {
-    const sure = this.clock.sure();
+  /** Erases expired messages, and returns their numbers. */
+  async eraseExpired(): Promise<{ groupId: Id; numbers: number[] }[]> {
+    const now = this.clock.confirmedNow();
     const erased: { groupId: Id; numbers: number[] }[] = [];
     for (const group of this.groups.values()) {
-      if (!group.entries.some((each) => group.goneAt(each) <= sure)) continue;
-      erased.push({ groupId: group.groupId, numbers: await this.forget(group.groupId, (each) => group.goneAt(each) <= sure) });
+      if (!group.entries.some((each) => group.goneAt(each) <= now)) continue;
+      erased.push({ groupId: group.groupId, numbers: await this.erase(group.groupId, (each) => group.goneAt(each) <= now) });
     }
     return erased;
   }
@@ -247,7 +248,7 @@ export class History {
     return batch.put(["history", group.groupId], { fetchedUpTo, readUpTo, toldUpTo, expiry });
   }
 
-  /** Writes the blocks anew in which entries have changed. */
+  /** Adds the blocks of changed entries to a batch. */
   private putBlocks(group: GroupHistory, changed: readonly Entry[], batch: Batch): void {
     for (const block of new Set(changed.map((each) => Math.floor(each.number / BLOCK)))) {
       const from = group.indexOf(block * BLOCK);

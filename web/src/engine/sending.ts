@@ -1,4 +1,4 @@
-/** Sends what was typed: in each group in its order, each text once, as soon as there is a connection. */
+/** The queue of outgoing messages: sends each exactly once, in the order of its group, while there is a connection. */
 
 import type { Id, Sending } from "./api";
 import type { Encryption } from "./encryption/encryption";
@@ -8,27 +8,27 @@ import type { Server } from "./server/server";
 import { delayAfter, sleep } from "./server/transport";
 import { Batch, type Vault } from "./store/vault";
 
-/** A text whose first try is older is not sent again: the server knows a send for a day. */
-const REPEATED_MS = 23 * 3_600_000;
-/** Where the keys of a group are not there yet, it is looked for them each half second. */
-const KEYS_LOOKED_EVERY_MS = 500;
-const UNKNOWN = "it is not known whether it was sent, since no answer came for a day: see whether it is here";
+/** Send ids can be repeated for so long: the server remembers them for a day. */
+const MAX_RETRY_MS = 23 * 3_600_000;
+/** How often to check whether a group has keys. */
+const KEY_POLL_MS = 500;
+const NO_RESPONSE = "no response for a day, so it may have been sent: check the conversation before you retry";
 
 /**
- * A text on its way. `triedAt`: `Date.now()` of the first try whose answer is lost; 0: none was. `isCalledBack`: the user has
- * dropped it, the server may have it: it is not sent any more, and taken back if it comes.
+ * An outgoing message. `triedAt`: `Date.now()` of the first attempt without a response; 0: none. `isCalledBack`: the user
+ * has discarded it after an attempt: it is not sent again, and taken back if the server has it.
  */
-interface Item extends Sending {
+interface QueuedMessage extends Sending {
   groupId: Id;
   order: number;
   triedAt: number;
-  /** The server has it, under this number; 0: not yet. */
+  /** Its number, once the server has accepted it; 0: not yet. */
   number: number;
   isCalledBack: boolean;
 }
 
 export class SendQueue {
-  private readonly items = new Map<Id, Item[]>();
+  private readonly items = new Map<Id, QueuedMessage[]>();
   private readonly draining = new Set<Id>();
   private lastOrder = 0;
   private isClosed = false;
@@ -38,15 +38,15 @@ export class SendQueue {
     private readonly server: Server,
     private readonly keys: Encryption,
     private readonly isOnline: () => boolean,
-    private readonly lookAt: (groupId: Id) => void,
-    private readonly changed: () => void,
-    private readonly failed: (error: Error) => void,
+    private readonly fetchSoon: (groupId: Id) => void,
+    private readonly onChange: () => void,
+    private readonly onStorageError: (error: Error) => void,
     private readonly takeBack: (groupId: Id, number: number) => Promise<void>,
   ) {}
 
-  /** Reads what was left when the page was closed. */
+  /** Reads the stored queue. */
   async open(): Promise<void> {
-    const found = await this.vault.getAll<Item>(this.vault.keys("send"));
+    const found = await this.vault.getAll<QueuedMessage>(this.vault.keys("send"));
     for (const item of found.flatMap((each) => each ?? []).sort((one, other) => one.order - other.order)) {
       this.lastOrder = Math.max(this.lastOrder, item.order);
       this.of(item.groupId).push(item.state === "held" ? { ...item, state: "waiting" } : item);
@@ -57,39 +57,39 @@ export class SendQueue {
     this.isClosed = true;
   }
 
-  /** What people see of a group. */
+  /** Returns the outgoing messages of a group for the view. */
   shown(groupId: Id): Sending[] {
     const shown = this.of(groupId).filter((each) => !each.isCalledBack);
     return shown.map(({ sendId, text, selfDestructSeconds, state, why }) => ({ sendId, text, selfDestructSeconds, state, why }));
   }
 
-  private of(groupId: Id): Item[] {
+  private of(groupId: Id): QueuedMessage[] {
     let found = this.items.get(groupId);
     if (!found) this.items.set(groupId, (found = []));
     return found;
   }
 
-  /** Sends a text as soon as that is possible. It is stored when this returns, with what else is in the batch. */
+  /** Adds a message to the queue. It is stored, together with the batch, when this returns. */
   async send(groupId: Id, text: string, selfDestructSeconds: number, batch: Batch): Promise<void> {
     const sendId = crypto.randomUUID();
     const order = ++this.lastOrder;
-    const item: Item = { groupId, sendId, text, selfDestructSeconds, state: "waiting", why: "", order, triedAt: 0, number: 0, isCalledBack: false };
+    const item: QueuedMessage = { groupId, sendId, text, selfDestructSeconds, state: "waiting", why: "", order, triedAt: 0, number: 0, isCalledBack: false };
     await this.vault.write(this.put(item, batch));
     this.of(groupId).push(item);
-    this.changed();
-    this.goOn(groupId);
+    this.onChange();
+    this.resume(groupId);
   }
 
-  /** Tries again what the server has refused, or what waits for a key. */
+  /** Retries messages that failed or are held back. */
   async retry(groupId: Id): Promise<void> {
     for (const item of this.of(groupId)) {
       if (item.state === "waiting" || item.isCalledBack) continue;
-      if (item.triedAt > 0 && Date.now() - item.triedAt >= REPEATED_MS) item.sendId = crypto.randomUUID();
+      if (item.triedAt > 0 && Date.now() - item.triedAt >= MAX_RETRY_MS) item.sendId = crypto.randomUUID();
       [item.state, item.why, item.triedAt] = ["waiting", "", 0];
-      await this.keep(item);
+      await this.save(item);
     }
-    this.changed();
-    this.goOn(groupId);
+    this.onChange();
+    this.resume(groupId);
   }
 
   async discard(groupId: Id, sendId: Id): Promise<void> {
@@ -98,13 +98,13 @@ export class SendQueue {
     item.isCalledBack = item.triedAt > 0;
     const batch = new Batch();
     await this.vault.write(item.isCalledBack ? this.put(item, batch) : this.drop(item, batch));
-    this.changed();
-    if (item.isCalledBack) this.lookAt(groupId); // it may be there: no event tells
-    this.goOn(groupId);
+    this.onChange();
+    if (item.isCalledBack) this.fetchSoon(groupId); // the server may have it, and sends no event
+    this.resume(groupId);
   }
 
-  /** An own text is here as a message. */
-  arrived(groupId: Id, sendId: Id, number: number, batch: Batch): void {
+  /** Removes an own message from the queue that was fetched. */
+  onReceived(groupId: Id, sendId: Id, number: number, batch: Batch): void {
     const item = this.of(groupId).find((each) => each.sendId === sendId);
     if (!item) return;
     if (!item.isCalledBack) {
@@ -113,20 +113,20 @@ export class SendQueue {
     }
     item.number = number;
     this.put(item, batch);
-    setTimeout(() => this.goOn(groupId)); // once it is stored
+    setTimeout(() => this.resume(groupId)); // after the batch is written
   }
 
-  /** The texts that the server has, and that have not come. */
-  answered(groupId: Id): Id[] {
+  /** Returns messages that the server has accepted and that were not fetched yet. */
+  accepted(groupId: Id): Id[] {
     return this.of(groupId).flatMap((each) => (each.number > 0 && !each.isCalledBack ? [each.sendId] : []));
   }
 
-  /** Drops texts that the server has had, and does not have any more: they have expired, or were taken back. */
-  async areGone(groupId: Id, sendIds: readonly Id[]): Promise<void> {
-    const gone = this.of(groupId).filter((each) => sendIds.includes(each.sendId));
+  /** Drops accepted messages that expired or were taken back before they were fetched. */
+  async dropExpired(groupId: Id, sendIds: readonly Id[]): Promise<void> {
+    const expired = this.of(groupId).filter((each) => sendIds.includes(each.sendId));
     const batch = new Batch();
-    for (const item of gone) {
-      await this.keys.hasCome(groupId, item.sendId);
+    for (const item of expired) {
+      await this.keys.removeAttempts(groupId, item.sendId);
       this.drop(item, batch);
     }
     await this.vault.write(batch);
@@ -138,20 +138,20 @@ export class SendQueue {
     await this.vault.write(batch);
   }
 
-  /** Goes on where something waits: there is a connection, or other keys. */
-  goOnAll(): void {
+  /** Continues sending: the connection or the keys have changed. */
+  resumeAll(): void {
     for (const [groupId, items] of this.items) {
-      if (items.some((each) => each.state === "held") && !this.keys.isInDoubt(groupId))
+      if (items.some((each) => each.state === "held") && !this.keys.hasChangedKeys(groupId))
         for (const each of items) if (each.state === "held") each.state = "waiting";
-      this.goOn(groupId);
+      this.resume(groupId);
     }
   }
 
-  private goOn(groupId: Id): void {
+  private resume(groupId: Id): void {
     if (this.draining.has(groupId)) return;
     this.draining.add(groupId);
     void this.drain(groupId)
-      .catch((error: Error) => this.isClosed || this.failed(error))
+      .catch((error: Error) => this.isClosed || this.onStorageError(error))
       .finally(() => this.draining.delete(groupId));
   }
 
@@ -159,91 +159,91 @@ export class SendQueue {
     let failures = 0;
     for (;;) {
       if (!this.isOnline() || this.isClosed) return;
-      await this.takeAllBack(groupId);
+      await this.takeBackDiscarded(groupId);
       const item = this.of(groupId).find((each) => each.state === "waiting" && each.number === 0 && !each.isCalledBack);
       if (!item || this.isClosed) return;
-      if (item.triedAt > 0 && Date.now() - item.triedAt >= REPEATED_MS) {
-        await this.refuse(item, UNKNOWN);
-        this.lookAt(groupId);
+      if (item.triedAt > 0 && Date.now() - item.triedAt >= MAX_RETRY_MS) {
+        await this.fail(item, NO_RESPONSE);
+        this.fetchSoon(groupId);
         continue;
       }
-      if (this.keys.isInDoubt(groupId)) {
+      if (this.keys.hasChangedKeys(groupId)) {
         for (const each of this.of(groupId)) if (each.state === "waiting") each.state = "held";
-        return this.changed();
+        return this.onChange();
       }
       failures = await this.attempt(item, failures);
       if (failures > 0) await sleep(delayAfter(failures));
     }
   }
 
-  /** Tries once to send a text; returns how many tries have failed in a row. */
-  private async attempt(item: Item, failures: number): Promise<number> {
+  /** Tries once to send a message; returns the number of consecutive failures. */
+  private async attempt(item: QueuedMessage, failures: number): Promise<number> {
     const { groupId, sendId } = item;
     let payload: Uint8Array | undefined;
     try {
       payload = await this.keys.encode(groupId, item.text, sendId);
       if (item.triedAt === 0) {
         item.triedAt = Date.now();
-        await this.keep(item);
+        await this.save(item);
       }
       if (item.isCalledBack || !this.of(groupId).includes(item)) {
-        await this.keys.withdraw(groupId, payload);
+        await this.keys.discardPayload(groupId, payload);
         return 0;
       }
       item.number = await this.server.send(groupId, payload, sendId, item.selfDestructSeconds);
-      if (!this.of(groupId).includes(item)) await this.keys.hasCome(groupId, sendId); // it came before the answer
-      this.lookAt(groupId);
-      this.changed();
+      if (!this.of(groupId).includes(item)) await this.keys.removeAttempts(groupId, sendId); // fetched before the response
+      this.fetchSoon(groupId);
+      this.onChange();
       return 0;
     } catch (error) {
-      if (isSessionOver(error)) return 1; // the sync says so
-      if (item.isCalledBack) this.lookAt(groupId); // no event tells whether it is there
+      if (isSessionOver(error)) return 1; // Sync reports it
+      if (item.isCalledBack) this.fetchSoon(groupId); // the server may have it, and sends no event
       if (error instanceof NotReadyError) {
-        await sleep(KEYS_LOOKED_EVERY_MS);
+        await sleep(KEY_POLL_MS);
         return 0;
       }
-      if (error instanceof ReplacedError) return this.refuse(item, error.message);
+      if (error instanceof ReplacedError) return this.fail(item, error.message);
       if (!(error instanceof RefusedError) || !error.isFinal) return failures + 1;
-      if (payload) await this.keys.withdraw(groupId, payload);
+      if (payload) await this.keys.discardPayload(groupId, payload);
       if (item.isCalledBack) await this.vault.write(this.drop(item, new Batch()));
-      if (isNotMember(error)) this.lookAt(groupId);
-      return this.refuse(item, error.message);
+      if (isNotMember(error)) this.fetchSoon(groupId);
+      return this.fail(item, error.message);
     }
   }
 
-  /** Takes back what was called back, and has come; forgets what will not come any more. */
-  private async takeAllBack(groupId: Id): Promise<void> {
+  /** Takes back discarded messages that the server has, and drops those that it cannot have. */
+  private async takeBackDiscarded(groupId: Id): Promise<void> {
     for (const item of this.of(groupId).filter((each) => each.isCalledBack)) {
       if (item.number > 0) {
         try {
           await this.takeBack(groupId, item.number);
         } catch (error) {
-          if (!(error instanceof RefusedError) || isSessionOver(error) || !error.isFinal) continue; // with the next connection
+          if (!(error instanceof RefusedError) || isSessionOver(error) || !error.isFinal) continue; // retried with the next connection
         }
-        await this.keys.hasCome(groupId, item.sendId);
-      } else if (Date.now() - item.triedAt < REPEATED_MS) continue;
+        await this.keys.removeAttempts(groupId, item.sendId);
+      } else if (Date.now() - item.triedAt < MAX_RETRY_MS) continue;
       await this.vault.write(this.drop(item, new Batch()));
     }
   }
 
-  private async refuse(item: Item, why: string): Promise<0> {
+  private async fail(item: QueuedMessage, why: string): Promise<0> {
     item.state = "failed";
     item.why = why;
-    await this.keep(item);
-    this.changed();
+    await this.save(item);
+    this.onChange();
     return 0;
   }
 
-  private drop(item: Item, batch: Batch): Batch {
+  private drop(item: QueuedMessage, batch: Batch): Batch {
     this.items.set(item.groupId, this.of(item.groupId).filter((each) => each !== item));
     return batch.delete(["send", item.groupId, item.order]);
   }
 
-  private async keep(item: Item): Promise<void> {
+  private async save(item: QueuedMessage): Promise<void> {
     if (this.of(item.groupId).includes(item)) await this.vault.write(this.put(item, new Batch()));
   }
 
-  private put(item: Item, batch: Batch): Batch {
+  private put(item: QueuedMessage, batch: Batch): Batch {
     return batch.put(["send", item.groupId, item.order], { ...item, number: item.isCalledBack ? item.number : 0 });
   }
 }

@@ -1,12 +1,12 @@
 /**
- * Keeps what is here in step with the server: it listens first, then fetches everything after what is here, and from then on
- * takes events as hints to fetch. What is lost on the way is fetched later.
+ * Keeps the local state in sync with the server: it opens the event stream first, then fetches everything new, and then
+ * treats events as hints to fetch. Lost events are made up for by the next fetch.
  */
 
 import type { Connection, Id } from "./api";
 import type { Encryption } from "./encryption/encryption";
-import { REGULAR } from "./encryption/packages";
-import { Keeper } from "./encryption/keeper";
+import { GroupMaintenance } from "./encryption/maintenance";
+import { UPLOAD_COUNT } from "./encryption/packages";
 import type { History } from "./history";
 import type { Mirror } from "./mirror";
 import { Repeating } from "./repeating";
@@ -18,27 +18,27 @@ import { delayAfter, sleep } from "./server/transport";
 import { StorageError } from "./store/vault";
 import type { ServerEvent } from "./server/wire";
 
-/** A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once. */
-const STEADY_MS = 5_000;
-/** What may not be here any more goes within a quarter of a second. */
+/** A stream that lasted for 5 seconds resets the delay before the next attempt. */
+const STABLE_MS = 5_000;
+/** Expired messages are erased within a quarter of a second. */
 const TICK_MS = 250;
-/** After a step that failed nothing is tried again for so long. */
-const PAUSE_MS = 1_000;
+/** The minimum time between two requests for the server's time. */
+const TIME_REQUEST_MS = 1_000;
 
-/** What the engine hears of. */
+/** Callbacks of a Sync. */
 export interface SyncObserver {
-  /** The connection is another one, or something is due to be told. */
-  changed(): void;
-  /** The connection is there, and all was read. */
-  isReady(): void;
-  sessionIsOver(): void;
+  /** The connection has changed, or there is news. */
+  onChange(): void;
+  /** It is connected, and everything was fetched. */
+  onReady(): void;
+  onSessionEnd(): void;
   /** The storage has failed; null: it works again. */
-  failed(error: Error | null): void;
+  onStorageError(error: Error | null): void;
 }
 
 export class Sync {
   connection: Connection = { state: "connecting", why: "", retryAt: 0 };
-  readonly keeper: Keeper;
+  readonly maintenance: GroupMaintenance;
   private readonly repeating: Repeating;
   private readonly stop = new AbortController();
   private wakeUp: () => void = () => undefined;
@@ -47,12 +47,12 @@ export class Sync {
   private readonly toRefresh = new Set<Id>();
   private retry = new AbortController();
   private hasUploaded = false;
-  private taken = 0;
+  private usedPackages = 0;
   private ticker: ReturnType<typeof setInterval> | undefined;
-  private isEnforcing = false;
+  private isErasing = false;
   private hasFailed = false;
-  /** When the server was asked for the time last, by `performance.now()`. */
-  private askedAt = -Infinity;
+  /** The last request for the server's time, by `performance.now()`. */
+  private timeRequestedAt = -Infinity;
   private running: Promise<void> = Promise.resolve();
 
   constructor(
@@ -63,8 +63,8 @@ export class Sync {
     private readonly clock: ServerClock,
     private readonly observer: SyncObserver,
   ) {
-    this.keeper = new Keeper(keys, server);
-    this.repeating = new Repeating(server, history, keys, clock, (groupId) => this.lookAt(groupId));
+    this.maintenance = new GroupMaintenance(keys, server);
+    this.repeating = new Repeating(server, history, keys, clock, (groupId) => this.fetchSoon(groupId));
   }
 
   start(): void {
@@ -80,19 +80,19 @@ export class Sync {
     await this.running;
   }
 
-  /** Connects now, if there is no connection. */
+  /** Connects now if it is not connected. */
   reconnect(): void {
     this.retry.abort();
     this.wake();
   }
 
-  /** Has a group fetched without an event: none tells of what the user has done. */
-  lookAt(groupId: Id): void {
+  /** Schedules a fetch of a group: the server sends no events for the user's own changes. */
+  fetchSoon(groupId: Id): void {
     this.toFetch.add(groupId);
     this.wake();
   }
 
-  /** Has a group's policy, and the list of groups, read anew. */
+  /** Schedules reading a group's policy and the list of groups. */
   refresh(groupId: Id): void {
     this.toRefresh.add(groupId);
     this.wake();
@@ -103,40 +103,40 @@ export class Sync {
     this.wakeUp();
   }
 
-  /** The keys are others now: what is at the server is replaced. */
-  uploadAnew(): void {
+  /** Schedules an upload of key packages, after the keys have changed. */
+  uploadKeys(): void {
     this.hasUploaded = false;
     this.wake();
   }
 
   private async run(): Promise<void> {
     for (let failures = 0; !this.stop.signal.aborted; ) {
-      const began = Date.now();
-      let why = "the server has ended the stream";
+      const startedAt = Date.now();
+      let why = "the server closed the connection";
       try {
-        this.connect({ state: "connecting", why: "", retryAt: 0 });
-        await this.follow();
+        this.setConnection({ state: "connecting", why: "", retryAt: 0 });
+        await this.followEvents();
       } catch (error) {
         if (this.stop.signal.aborted) return;
-        if (isSessionOver(error)) return this.observer.sessionIsOver();
-        if (error instanceof StorageError) this.observer.failed(error);
+        if (isSessionOver(error)) return this.observer.onSessionEnd();
+        if (error instanceof StorageError) this.observer.onStorageError(error);
         why = error instanceof Error ? error.message : String(error);
       }
-      failures = Date.now() - began >= STEADY_MS ? 1 : failures + 1;
+      failures = Date.now() - startedAt >= STABLE_MS ? 1 : failures + 1;
       const wait = delayAfter(failures);
       this.retry = new AbortController();
-      this.connect({ state: "offline", why, retryAt: Date.now() + wait });
+      this.setConnection({ state: "offline", why, retryAt: Date.now() + wait });
       await sleep(wait, this.retry.signal);
     }
   }
 
-  private connect(connection: Connection): void {
+  private setConnection(connection: Connection): void {
     this.connection = connection;
-    this.observer.changed();
+    this.observer.onChange();
   }
 
-  /** Goes by the events of a stream until it ends. */
-  private async follow(): Promise<void> {
+  /** Processes the events of a stream until it ends. */
+  private async followEvents(): Promise<void> {
     const end = new AbortController();
     const abort = (): void => end.abort();
     this.stop.signal.addEventListener("abort", abort);
@@ -157,23 +157,23 @@ export class Sync {
       opened();
       this.wake();
     })();
-    const check = (): boolean => {
+    const hasEnded = (): boolean => {
       if (ended && "error" in ended) throw ended.error;
       return ended !== null;
     };
     try {
       await isOpen;
-      if (check()) return;
-      await this.refill();
+      if (hasEnded()) return;
+      await this.uploadKeyPackages();
       await this.mirror.catchUp();
-      this.connect({ state: "online", why: "", retryAt: 0 });
-      this.observer.isReady();
+      this.setConnection({ state: "online", why: "", retryAt: 0 });
+      this.observer.onReady();
       for (;;) {
-        await this.wishes();
+        await this.doScheduledWork();
         const event = events.shift();
-        if (event) await this.on(event);
-        else if (check()) return;
-        else await this.untilAwake();
+        if (event) await this.onEvent(event);
+        else if (hasEnded()) return;
+        else await this.waitForWork();
       }
     } finally {
       this.stop.signal.removeEventListener("abort", abort);
@@ -182,13 +182,13 @@ export class Sync {
     }
   }
 
-  private async untilAwake(): Promise<void> {
+  private async waitForWork(): Promise<void> {
     if (!this.isAwake) await new Promise<void>((resolve) => (this.wakeUp = resolve));
     this.isAwake = false;
   }
 
-  /** Does what does not wait for an event. */
-  private async wishes(): Promise<void> {
+  /** Does all work that does not depend on an event. */
+  private async doScheduledWork(): Promise<void> {
     while (this.toRefresh.size > 0) {
       const [groupId] = this.toRefresh as Iterable<Id> as [Id];
       this.toRefresh.delete(groupId);
@@ -196,40 +196,40 @@ export class Sync {
       await this.mirror.refresh(groupId);
     }
     while (this.toFetch.size > 0) {
-      // Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
+      // Removed before the fetch: a message that is sent during it may need another one.
       const groupId = [...this.toFetch][0]!;
       this.toFetch.delete(groupId);
       await this.mirror.fetch(groupId);
     }
-    await this.mirror.tellRead();
-    await this.refill();
-    if (this.keeper.isDue) {
+    await this.mirror.reportReads();
+    await this.uploadKeyPackages();
+    if (this.maintenance.isDue) {
       const groups = await this.mirror.readGroups();
-      for (const groupId of await this.keeper.settle(groups)) this.lookAt(groupId);
+      for (const groupId of await this.maintenance.processDue(groups)) this.fetchSoon(groupId);
     }
     await this.repeating.send();
-    if (this.wantsTime) {
-      this.askedAt = performance.now();
-      await this.server.me(); // any answer has the time
+    if (this.needsTime) {
+      this.timeRequestedAt = performance.now();
+      await this.server.me(); // every response has the time
       if (this.clock.isKnown) await this.mirror.catchUp();
     }
-    this.observer.changed();
+    this.observer.onChange();
   }
 
-  /** Uploads key packages: some at the start, and one in place of each that was used. */
-  private async refill(): Promise<void> {
-    const begins = !this.hasUploaded || this.keys.packages.areDue;
-    if (!begins && this.taken === 0) return;
-    if (begins) this.keys.noteOwnKey((await this.server.me()).signing_key_fingerprint);
-    const taken = this.taken;
-    const made = await this.keys.packages.make(begins ? REGULAR : Math.min(taken, 2 * REGULAR), begins);
-    if (made.replacesAll) await this.server.resetAccount(); // others would invite by keys that are not here any more
+  /** Uploads key packages: a full set at the start, then one for each that was used. */
+  private async uploadKeyPackages(): Promise<void> {
+    const isFull = !this.hasUploaded || this.keys.ownKeys.areDue;
+    if (!isFull && this.usedPackages === 0) return;
+    if (isFull) this.keys.recordListedKey((await this.server.me()).signing_key_fingerprint);
+    const used = this.usedPackages;
+    const made = await this.keys.ownKeys.make(isFull ? UPLOAD_COUNT : Math.min(used, 2 * UPLOAD_COUNT), isFull);
+    if (made.replacesAll) await this.server.resetAccount(); // the private keys of those on the server are lost
     await this.server.uploadKeyPackages(made.regular, made.lastResort, made.fingerprint);
     this.hasUploaded = true;
-    this.taken -= taken;
+    this.usedPackages -= used;
   }
 
-  private async on({ name, data }: ServerEvent): Promise<void> {
+  private async onEvent({ name, data }: ServerEvent): Promise<void> {
     const groupId = String(data.group_id ?? "");
     const number = Number(data.sequence_num ?? 0);
     switch (name) {
@@ -239,63 +239,62 @@ export class Sync {
         if (number > this.history.group(groupId).fetchedUpTo) await this.mirror.fetch(groupId);
         return;
       case "group_deleted":
-        return this.mirror.forgetGroup(groupId);
+        return this.mirror.removeGroup(groupId);
       case "message_redacted":
-        return this.mirror.takenBack(groupId, [number]);
+        return this.mirror.onTakenBack(groupId, [number]);
       case "welcome":
-        this.taken += 1;
+        this.usedPackages += 1;
         await this.mirror.readGroups();
-        await this.mirror.takeWelcomes();
+        await this.mirror.processWelcomes();
         return this.mirror.refresh(groupId);
       case "invite_received":
-        this.taken += 1;
+        this.usedPackages += 1;
         this.mirror.inviters.set(groupId, String(data.inviter_id ?? ""));
         return this.mirror.readInvites();
       case "invite_cancelled":
         return this.mirror.readInvites();
       case "invite_declined":
-        return this.keys.agenda.want(groupId);
+        return this.keys.agenda.schedule(groupId);
       case "member_removed":
-        return this.removed(groupId, String(data.removed_user_id ?? ""));
+        return this.onMemberRemoved(groupId, String(data.removed_user_id ?? ""));
       case "group_update":
       case "identity_reset":
-        this.keys.agenda.want(groupId);
+        this.keys.agenda.schedule(groupId);
         await this.mirror.readGroups();
         return data.update_type === "commit" || name === "identity_reset" ? this.mirror.fetch(groupId) : this.mirror.refresh(groupId);
     }
   }
 
-  /** A member is gone: another one perhaps with the account, and perhaps with a commit. */
-  private async removed(groupId: Id, userId: Id): Promise<void> {
-    this.keys.agenda.want(groupId);
+  private async onMemberRemoved(groupId: Id, userId: Id): Promise<void> {
+    this.keys.agenda.schedule(groupId);
     await this.mirror.readGroups();
-    if (userId === this.keys.userId) return this.mirror.refresh(groupId); // the user may be back by now
-    await this.mirror.forgetDeleted(groupId, [userId]);
+    if (userId === this.keys.userId) return this.mirror.refresh(groupId); // the user may have rejoined
+    await this.mirror.eraseDeletedSenders(groupId, [userId]);
     await this.mirror.fetch(groupId);
   }
 
-  /** Enforces expiry, whether there is a connection or not; wakes what is due. */
+  /** Erases expired messages, also without a connection, and starts work that is due. */
   private async tick(): Promise<void> {
-    if (this.isEnforcing) return;
-    this.isEnforcing = true;
+    if (this.isErasing) return;
+    this.isErasing = true;
     try {
-      for (const { groupId, numbers } of await this.history.enforce()) {
-        await this.keys.gone(groupId, numbers);
-        this.observer.changed();
+      for (const { groupId, numbers } of await this.history.eraseExpired()) {
+        await this.keys.eraseMessages(groupId, numbers);
+        this.observer.onChange();
       }
-      if (this.hasFailed) this.observer.failed(null);
+      if (this.hasFailed) this.observer.onStorageError(null);
       this.hasFailed = false;
     } catch (error) {
       this.hasFailed = true;
-      this.observer.failed(error as Error);
+      this.observer.onStorageError(error as Error);
     } finally {
-      this.isEnforcing = false;
+      this.isErasing = false;
     }
-    if (this.keeper.isDue || this.wantsTime) this.wake();
+    if (this.maintenance.isDue || this.needsTime) this.wake();
   }
 
-  /** Whether to ask the server for the time: a doubt ends by several answers, its silence by one. */
-  private get wantsTime(): boolean {
-    return this.clock.wantsAnswers && performance.now() - this.askedAt >= PAUSE_MS;
+  /** Whether to request the server's time: it takes several responses to confirm a leap, one to end an unknown time. */
+  private get needsTime(): boolean {
+    return this.clock.needsAnswer && performance.now() - this.timeRequestedAt >= TIME_REQUEST_MS;
   }
 }

@@ -1,4 +1,4 @@
-/** Puts together what the page shows. */
+/** Builds the view of the page. */
 
 import type * as api from "./api";
 import type { Id } from "./api";
@@ -9,30 +9,30 @@ import type { SendQueue } from "./sending";
 import type { ServerClock } from "./server/clock";
 import type { ListedGroup } from "./server/wire";
 
-/** The open conversation: part of its messages. `from`: the first number that is shown; `to`: the last; null: the newest. */
-export interface Opened {
+/** The window of the open conversation. `from`: the first number that is shown; `to`: the last; null: up to the newest. */
+export interface ViewWindow {
   groupId: Id;
   from: number;
   to: number | null;
   around: number | null;
   unreadFrom: number | null;
-  texts: Map<number, Shown>;
+  texts: Map<number, TextPreview>;
 }
 
-/** Of a text at first the beginning: all views together would be too much to hand to the page. `left`: characters. */
-export interface Shown {
+/** The beginning of a text, so that views stay small. `omitted`: how many characters it lacks. */
+export interface TextPreview {
   text: string | null;
-  left: number;
+  omitted: number;
 }
 
-const MOST_SHOWN = 16_000;
+const MAX_PREVIEW = 16_000;
 
-export function beginningOf(text: string | null): Shown {
-  const shown = text?.slice(0, MOST_SHOWN) ?? null;
-  return { text: shown, left: (text?.length ?? 0) - (shown?.length ?? 0) };
+export function preview(text: string | null): TextPreview {
+  const shown = text?.slice(0, MAX_PREVIEW) ?? null;
+  return { text: shown, omitted: (text?.length ?? 0) - (shown?.length ?? 0) };
 }
 
-/** All that is shown of an account. */
+/** The parts of an account that the view shows. */
 export interface Parts {
   userId: Id;
   history: History;
@@ -42,7 +42,7 @@ export interface Parts {
   clock: ServerClock;
   notices: ReadonlyMap<Id, readonly api.Notice[]>;
   drafts: ReadonlyMap<Id, string>;
-  /** Names of people who are in no group any more. */
+  /** Names of former members. */
   names: ReadonlyMap<Id, string>;
 }
 
@@ -52,12 +52,12 @@ export const titleOf = (group: ListedGroup, userId: Id): string => {
   return member ? member.alias || member.username : group.alias || group.group_name;
 };
 
-/** The name of the group of two for a direct message, as the terminal chat makes it. */
-export const directName = (one: string, other: string): string => `${one}_and_${other}`.slice(0, LONGEST_NAME);
+const MAX_NAME = 64;
 
-const LONGEST_NAME = 64;
+/** Returns the name of the group for direct messages, the same as in the terminal chat. */
+export const directName = (one: string, other: string): string => `${one}_and_${other}`.slice(0, MAX_NAME);
 
-/** The other one of a direct message; null: it is none. */
+/** Returns the other member of a group for direct messages; null for other groups. */
 export function directOf(group: ListedGroup, userId: Id): Id | null {
   const [one, other] = group.members;
   if (!one || !other || group.members.length > 2 || group.visibility !== "private") return null;
@@ -68,11 +68,11 @@ export function directOf(group: ListedGroup, userId: Id): Id | null {
 export function groupView(parts: Parts, group: ListedGroup): api.Group {
   const { userId, history, keys, mirror, sending } = parts;
   const groupId = group.group_id;
-  const sight = keys.sight(groupId);
-  const here = history.group(groupId);
-  const unread = history.shown(groupId).filter((each) => here.isUnread(each, userId));
+  const status = keys.status(groupId);
+  const messages = history.group(groupId);
+  const unread = history.shown(groupId).filter((each) => messages.isUnread(each, userId));
   const retention = mirror.retentions.get(groupId);
-  const found = [...sight.keys];
+  const memberKeys = [...status.keys];
   return {
     groupId,
     name: group.group_name,
@@ -88,69 +88,69 @@ export function groupView(parts: Parts, group: ListedGroup): api.Group {
       isSelf: each.user_id === userId,
       key:
         each.user_id === userId
-          ? { fingerprint: keys.packages.fingerprint, trust: "verified", former: "", wasVerified: false }
-          : (sight.keys.get(each.user_id) ?? null),
+          ? { fingerprint: keys.ownKeys.fingerprint, trust: "verified", former: "", wasVerified: false }
+          : (status.keys.get(each.user_id) ?? null),
     })),
     unread: unread.length,
     mentions: unread.filter((each) => each.isMention || group.members.length === 2).length,
     newestAt: history.shown(groupId).at(-1)?.createdAt ?? 0,
     lifetime: {
-      effective: here.expiry,
+      effective: messages.expiry,
       group: retention?.group_expiry_seconds ?? -1,
       server: retention?.server_retention_seconds ?? -1,
       isHeld: retention?.legal_hold ?? false,
     },
     encryption: {
-      standing: sight.standing,
-      changed: found.flatMap(([id, key]) => (key.trust === "changed" ? [id] : [])),
-      strangers: sight.strangers.map((id) => ({ userId: id, username: nameOf(parts, groupId, id) })),
-      verified: found.filter(([, key]) => key.trust === "verified").length,
+      status: status.state,
+      changed: memberKeys.flatMap(([id, key]) => (key.trust === "changed" ? [id] : [])),
+      strangers: status.strangers.map((id) => ({ userId: id, username: nameOf(parts, groupId, id) })),
+      verified: memberKeys.filter(([, key]) => key.trust === "verified").length,
     },
     waiting: sending.shown(groupId).length,
   };
 }
 
-export function conversationView(parts: Parts, opened: Opened): api.Conversation {
+export function conversationView(parts: Parts, opened: ViewWindow): api.Conversation {
   const { groupId, around, unreadFrom, texts } = opened;
   const { history, mirror, sending } = parts;
-  const here = history.group(groupId);
+  const group = history.group(groupId);
   const all = history.shown(groupId);
   const shown = inWindow(all, opened);
   return {
     groupId,
-    messages: shown.map((each) => messageView(parts, here, each, texts.get(each.number) ?? beginningOf(null))),
+    messages: shown.map((each) => messageView(parts, group, each, texts.get(each.number) ?? preview(null))),
     hasEarlier: all.length > 0 && all[0]!.number < opened.from,
     hasLater: opened.to !== null && all.length > 0 && all.at(-1)!.number > opened.to,
     unreadFrom,
     around,
-    sending: sending.shown(groupId).map((each) => ({ ...each, text: beginningOf(each.text).text ?? "" })),
+    sending: sending.shown(groupId).map((each) => ({ ...each, text: preview(each.text).text ?? "" })),
     notices: parts.notices.get(groupId) ?? [],
     draft: parts.drafts.get(groupId) ?? "",
     isComplete: mirror.isCaughtUp(groupId),
   };
 }
 
-export const inWindow = (entries: readonly Entry[], { from, to }: Opened): Entry[] =>
+export const inWindow = (entries: readonly Entry[], { from, to }: ViewWindow): Entry[] =>
   entries.filter((each) => each.number >= from && (to === null || each.number <= to));
 
-function messageView(parts: Parts, here: GroupHistory, entry: Entry, { text, left }: Shown): api.Message {
-  const goneAt = here.goneAt(entry);
+function messageView(parts: Parts, group: GroupHistory, entry: Entry, { text, omitted }: TextPreview): api.Message {
+  const goneAt = group.goneAt(entry);
   return {
     number: entry.number,
     senderId: entry.senderId,
-    sender: nameOf(parts, here.groupId, entry.senderId),
+    sender: nameOf(parts, group.groupId, entry.senderId),
     isOwn: entry.senderId === parts.userId,
     text: entry.isReadable ? text : null,
-    left,
+    omitted,
     createdAt: entry.createdAt,
     goneAt: goneAt === Infinity ? null : goneAt,
     selfDestructSeconds: entry.selfDestructSeconds,
-    isUnread: here.isUnread(entry, parts.userId),
+    isUnread: group.isUnread(entry, parts.userId),
     isMention: entry.isMention,
   };
 }
 
-/** How somebody is called, as the server says; "": not known. */
+/** Returns the name of a member or former member; "" if it is not known. */
 export function nameOf({ mirror, names }: Pick<Parts, "mirror" | "names">, groupId: Id, userId: Id): string {
   const member = mirror.listed.get(groupId)?.members.find((each) => each.user_id === userId);
   return member?.username ?? names.get(userId) ?? "";

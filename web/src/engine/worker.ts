@@ -1,4 +1,4 @@
-/** The Worker: takes commands of the page, and pushes views and calls to it. One tab at a time has the account. */
+/** The Worker: executes the commands of the page, and pushes views and alerts. Only one tab at a time uses the account. */
 
 import type { Reply, Request } from "./api";
 import { Engine, perform } from "./engine";
@@ -16,26 +16,26 @@ const engine = new Engine({
   base: "",
   openVault: async () => Vault.open(NAME, await openKeyFile(KEY_FILE)),
   onView: (view) => reply({ type: "view", view }),
-  onCall: (call) => reply({ type: "call", call }),
+  onAlert: (alert) => reply({ type: "alert", alert }),
 });
 
 onmessage = async ({ data }: MessageEvent<Request>) => {
   const { id } = data;
   try {
-    reply({ type: "answer", id, value: await perform(engine, data) });
+    reply({ type: "result", id, value: await perform(engine, data) });
   } catch (error) {
     reply({ type: "fault", id, fault: faultOf(error) });
   }
 };
 
-/** Holds the lock as long as the Worker lives. */
-const hold = async (): Promise<never> => {
+/** Holds the lock until the Worker ends. */
+const runEngine = async (): Promise<never> => {
   await engine.start();
   return new Promise<never>(() => undefined);
 };
 
 void (async () => {
-  if (!isSecureContext) return engine.cannotRun("a browser encrypts only on a page with HTTPS, or on localhost");
-  await navigator.locks.request(LOCK, { ifAvailable: true }, (lock) => (lock ? hold() : engine.isTaken()));
-  await navigator.locks.request(LOCK, hold); // the other tab is closed
+  if (!isSecureContext) return engine.showUnsupported("Encryption needs HTTPS, or localhost.");
+  await navigator.locks.request(LOCK, { ifAvailable: true }, (lock) => (lock ? runEngine() : engine.showTaken()));
+  await navigator.locks.request(LOCK, runEngine); // the other tab is closed
 })();

@@ -1,37 +1,37 @@
-/** The dialog about the account: how it calls, its alias, password and keys, and the ways out. */
+/** The dialog for the account: notifications, alias, keys, password, log out, delete. */
 
 import { useRef, useState } from "preact/hooks";
-import { Dialog, ask } from "./dialog";
+import { Dialog, confirmAction } from "./dialog";
 import { Field } from "./login";
-import { type Calls, allowed, calls, setCalls } from "./notify";
-import { forget } from "./place";
-import { attempt, closeDialogs, engine, say, useView } from "./store";
-import { called } from "./text";
+import { type NotificationMode, notificationMode, permission, setNotificationMode } from "./notify";
+import { closeConversation } from "./place";
+import { attempt, closeAllDialogs, engine, showToast, useView } from "./store";
+import { displayName } from "./text";
 
 export function AccountDialog() {
   const account = useView().account;
   if (!account) return null;
   return (
-    <Dialog title={called(account.username)}>
+    <Dialog title={displayName(account.username)}>
       <Notifications />
       <Profile alias={account.alias} />
       <section>
         <h3>Your key</h3>
         <p class="fingerprint">{account.fingerprint.replace(/(.{8})/g, "$1 ")}</p>
-        <p class="hint">It never leaves this device.</p>
-        <button type="button" onClick={askForKeys}>
-          Make new keys
+        <p class="hint">The fingerprint of your public key. The private key never leaves this device.</p>
+        <button type="button" onClick={confirmKeyReset}>
+          Reset keys
         </button>
       </section>
       <Password username={account.username} />
       <section>
-        <h3>Ways out</h3>
+        <h3>Log out or delete</h3>
         <div class="actions start">
-          <button type="button" onClick={logOut}>
+          <button type="button" onClick={confirmLogOut}>
             Log out
           </button>
-          <button type="button" class="danger" onClick={() => deleteAccount(account.username)}>
-            Delete the account
+          <button type="button" class="danger" onClick={() => confirmDeletion(account.username)}>
+            Delete account
           </button>
         </div>
       </section>
@@ -39,32 +39,32 @@ export function AccountDialog() {
   );
 }
 
-const CALLS: [Calls, string][] = [
-  ["off", "Never"],
-  ["quiet", "Say that there is a message, not what it says"],
-  ["text", "Show who writes what"],
+const MODES: [NotificationMode, string][] = [
+  ["off", "Off"],
+  ["quiet", "Without names and text"],
+  ["text", "With sender and text"],
 ];
 
 function Notifications() {
-  const [chosen, setChosen] = useState(calls());
-  const choose = async (value: Calls) => {
-    await setCalls(value);
-    setChosen(calls());
+  const [mode, setMode] = useState(notificationMode());
+  const choose = async (value: NotificationMode) => {
+    await setNotificationMode(value);
+    setMode(notificationMode());
   };
   return (
     <section>
       <fieldset>
-        <legend>Notifications, while you are not looking</legend>
-        {CALLS.map(([value, label]) => (
+        <legend>Notifications</legend>
+        {MODES.map(([value, label]) => (
           <label class="check" key={value}>
-            <input type="radio" name="calls" checked={chosen === value} onChange={() => choose(value)} /> {label}
+            <input type="radio" name="mode" checked={mode === value} onChange={() => choose(value)} /> {label}
           </label>
         ))}
       </fieldset>
       <p class="hint" role="status">
-        {allowed() === "denied"
-          ? "This browser does not let the page notify you: allow it in its settings."
-          : "Only while this page is open somewhere. What a device was told, it may keep."}
+        {permission() === "denied"
+          ? "Notifications are blocked. Allow them in the browser's settings."
+          : "Shown while this page is open in the background. Your device may keep a copy of them."}
       </p>
     </section>
   );
@@ -74,7 +74,7 @@ function Profile({ alias }: { alias: string }) {
   const form = useRef<HTMLFormElement>(null);
   const save = async () => {
     await engine.setAlias(String(new FormData(form.current!).get("alias")).trim());
-    say("Changed.");
+    showToast("Alias saved.");
   };
   return (
     <section>
@@ -83,7 +83,7 @@ function Profile({ alias }: { alias: string }) {
           name="alias"
           label="Alias"
           value={alias}
-          hint="Up to 64 letters. The server can read it"
+          hint="Up to 64 characters, visible to the server"
           autocomplete="nickname"
         />
         <button type="submit">Save</button>
@@ -98,80 +98,82 @@ function Password({ username }: { username: string }) {
     const data = new FormData(form.current!);
     await engine.changePassword(String(data.get("current")), String(data.get("next")));
     form.current?.reset();
-    say("The password is changed. All other sessions have ended.");
+    showToast("Password changed. All other sessions have ended.");
   };
   return (
     <section>
       <h3>Password</h3>
       <form ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
         <Username name={username} />
-        <Field name="current" label="The one of now" type="password" autocomplete="current-password" />
+        <Field name="current" label="Current password" type="password" autocomplete="current-password" />
         <Field
           name="next"
-          label="The new one"
+          label="New password"
           type="password"
           autocomplete="new-password"
           hint="At least 8 characters"
         />
-        <button type="submit">Change</button>
+        <button type="submit">Change password</button>
       </form>
     </section>
   );
 }
 
-/** Tells a password manager whose password is asked for. */
+/** An invisible field that tells password managers the user name. */
 function Username({ name }: { name: string }) {
   return (
     <input class="sr" type="text" autocomplete="username" value={name} readOnly tabIndex={-1} aria-hidden="true" />
   );
 }
 
-function askForKeys(): void {
-  ask({
-    title: "Make new keys?",
-    text: "For when others may have yours. What was sent to you and is not here yet is lost, and the others have to compare your key anew.",
-    action: "Make new keys",
+function confirmKeyReset(): void {
+  confirmAction({
+    title: "Reset your keys?",
+    text: "Do this if someone else may have your keys. Messages that have not arrived yet are lost, and others must compare your key again.",
+    action: "Reset keys",
     isDanger: true,
     act: () => engine.resetKeys(),
   });
 }
 
-async function gone(promise: Promise<unknown>): Promise<void> {
+/** Waits for a command that erases the engine's data, and erases that of the page. */
+async function eraseAfter(promise: Promise<unknown>): Promise<void> {
   await promise;
   localStorage.clear();
   sessionStorage.clear();
-  closeDialogs();
-  forget();
+  closeAllDialogs();
+  closeConversation();
 }
 
-function logOut(): void {
-  ask({
+function confirmLogOut(): void {
+  confirmAction({
     title: "Log out?",
-    text: "All messages and keys that this browser keeps are erased. What was said so far cannot be read here again.",
+    text: "This erases all messages and keys from this browser. Earlier messages cannot be read here again.",
     action: "Log out and erase",
     isDanger: true,
-    act: () => gone(engine.logout()),
+    act: () => eraseAfter(engine.logout()),
   });
 }
 
-/** Erases what is here of an account whose session has ended. */
-export function eraseAll(username: string): void {
-  ask({
-    title: "Erase everything?",
-    text: `All messages and keys of ${called(username)} that this browser keeps are erased. They cannot be read here again.`,
+/** Asks whether to erase the local data of an account whose session has ended. */
+export function confirmErasure(username: string): void {
+  confirmAction({
+    title: "Erase local data?",
+    text: `This erases all messages and keys of ${displayName(username)} from this browser. They cannot be restored.`,
     action: "Erase",
     isDanger: true,
-    act: () => gone(engine.logout()),
+    act: () => eraseAfter(engine.logout()),
   });
 }
 
-function deleteAccount(username: string): void {
+function confirmDeletion(username: string): void {
   const password = { text: "" };
-  ask({
-    title: "Delete the account?",
+  confirmAction({
+    title: "Delete your account?",
     text: (
       <>
-        Your messages, memberships and sessions go from the server, and all that is here. It cannot be undone.
+        This deletes your messages, memberships and sessions from the server, and all data in this browser. It cannot
+        be undone.
         <form
           onInput={(event) => (password.text = (event.target as HTMLInputElement).value)}
           onSubmit={(event) => event.preventDefault()}
@@ -181,8 +183,8 @@ function deleteAccount(username: string): void {
         </form>
       </>
     ),
-    action: "Delete for good",
+    action: "Delete permanently",
     isDanger: true,
-    act: () => gone(engine.deleteAccount(password.text)),
+    act: () => eraseAfter(engine.deleteAccount(password.text)),
   });
 }

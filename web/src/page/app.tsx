@@ -1,24 +1,24 @@
-/** The page as a whole: which screen is shown. */
+/** The whole page: chooses the screen, and shows dialogs and toasts above it. */
 
 import { useEffect, useLayoutEffect } from "preact/hooks";
 import { Conversation } from "./conversation";
 import { Dialogs } from "./dialog";
 import { Icon } from "./icons";
 import { Login } from "./login";
-import { choose, forget, usePlace } from "./place";
+import { navigateTo, closeConversation, useOpenGroup } from "./place";
 import { Sidebar } from "./sidebar";
-import { attempt, closeDialogs, engine, hush, useSaid, useView } from "./store";
+import { attempt, closeAllDialogs, engine, hideToast, useToast, useView } from "./store";
 
 export function App() {
   const view = useView();
   const { phase, fault } = view;
   useLayoutEffect(() => {
-    // At once: a dialog that is opened from the next screen stays.
-    if (phase !== "in") closeDialogs();
+    // Before the next screen can open a dialog of its own.
+    if (phase !== "in") closeAllDialogs();
   }, [phase]);
   return (
     <>
-      {phase === "in" ? <Chat /> : phase === "out" ? <Login /> : <Waiting phase={phase} fault={fault} />}
+      {phase === "in" ? <Chat /> : phase === "out" ? <Login /> : <StartScreen phase={phase} fault={fault} />}
       {(phase === "in" || phase === "out") && fault && (
         <p class="banner" role="alert">
           {fault}
@@ -30,11 +30,11 @@ export function App() {
   );
 }
 
-function Waiting({ phase, fault }: { phase: "starting" | "taken" | "failed"; fault: string }) {
+function StartScreen({ phase, fault }: { phase: "starting" | "taken" | "failed"; fault: string }) {
   const texts = {
-    starting: "Just a moment…",
-    taken: "Conclave is open in another tab of this browser. It goes on here once that is closed.",
-    failed: fault || "This browser does not let the page keep anything.",
+    starting: "Loading…",
+    taken: "Conclave is open in another tab. Close that tab to continue here.",
+    failed: fault || "This browser does not allow the page to store data.",
   };
   return (
     <main class="entry">
@@ -49,18 +49,18 @@ function Waiting({ phase, fault }: { phase: "starting" | "taken" | "failed"; fau
 
 function Chat() {
   const view = useView();
-  const openId = usePlace();
+  const openId = useOpenGroup();
   const group = view.groups.find((each) => each.groupId === openId);
-  const isKnown = !openId || group !== undefined;
-  const isRead = view.connection.state === "online";
+  const isListed = !openId || group !== undefined;
+  const isOnline = view.connection.state === "online";
   useEffect(() => {
-    // It was left, or deleted. One that is being made or joined comes with the next view.
-    if (isKnown || !isRead) return;
-    const timer = setTimeout(forget, 5_000);
+    // The group was left or deleted, unless it was just created or joined and is in the next view.
+    if (isListed || !isOnline) return;
+    const timer = setTimeout(closeConversation, 5_000);
     return () => clearTimeout(timer);
-  }, [isKnown, isRead]);
+  }, [isListed, isOnline]);
   useEffect(() => {
-    // Otherwise the browser may throw the keys away where its disk is full.
+    // Asks the browser not to evict the keys when its disk is full.
     void navigator.storage.persist().catch(() => undefined);
   }, []);
   useEffect(() => {
@@ -68,25 +68,25 @@ function Chat() {
     document.title = unread ? `(${unread}) Conclave` : "Conclave";
   }, [view.groups]);
   useEffect(() => {
-    const walk = (event: KeyboardEvent) => {
+    const onKeyDown = (event: KeyboardEvent) => {
       const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
       if (!event.altKey || !step || document.querySelector("dialog[open]") || !view.groups.length) return;
       event.preventDefault();
       const at = view.groups.findIndex((each) => each.groupId === openId);
       const next = view.groups[(at + step + view.groups.length) % view.groups.length];
-      if (next) choose(next.groupId);
+      if (next) navigateTo(next.groupId);
     };
-    addEventListener("keydown", walk);
-    return () => removeEventListener("keydown", walk);
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
   }, [view.groups, openId]);
   const conversation = view.conversation?.groupId === openId ? view.conversation : null;
-  const isMissing = group !== undefined && !conversation;
+  const isPending = group !== undefined && !conversation;
   useEffect(() => {
-    // It was chosen before the engine had it: a group that was just joined.
-    if (!isMissing) return;
+    // A group that was just joined may have been opened before the engine listed it.
+    if (!isPending) return;
     const timer = setInterval(() => void attempt(engine.open(openId)), 500);
     return () => clearInterval(timer);
-  }, [isMissing, openId]);
+  }, [isPending, openId]);
   return (
     <main class={group ? "chat has-open" : "chat"}>
       <Sidebar view={view} openId={openId} />
@@ -94,7 +94,7 @@ function Chat() {
         <Conversation key={group.groupId} view={view} group={group} conversation={conversation} />
       ) : (
         <section class="conversation none" aria-label="Conversation">
-          <p>{openId ? "Just a moment…" : "Choose a conversation, or begin one with +."}</p>
+          <p>{openId ? "Loading…" : "Select a conversation, or start one with +."}</p>
         </section>
       )}
     </main>
@@ -102,13 +102,13 @@ function Chat() {
 }
 
 function Toast() {
-  const said = useSaid();
+  const toast = useToast();
   return (
-    <div class="toasts" role={said?.isFault ? "alert" : "status"}>
-      {said && (
-        <div class={said.isFault ? "toast fault" : "toast"}>
-          <p>{said.text}</p>
-          <button class="icon" type="button" aria-label="Close" onClick={hush}>
+    <div class="toasts" role={toast?.isError ? "alert" : "status"}>
+      {toast && (
+        <div class={toast.isError ? "toast fault" : "toast"}>
+          <p>{toast.text}</p>
+          <button class="icon" type="button" aria-label="Close" onClick={hideToast}>
             <Icon name="close" />
           </button>
         </div>

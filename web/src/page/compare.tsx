@@ -3,8 +3,8 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Code } from "../engine/api";
 import { Action, Dialog } from "./dialog";
-import { attempt, closeDialog, engine, say, useView, why } from "./store";
-import { called } from "./text";
+import { attempt, closeDialog, engine, errorText, showToast, useView } from "./store";
+import { displayName } from "./text";
 
 export function CompareDialog({ groupId, userId }: { groupId: string; userId: string }) {
   const group = useView().groups.find((each) => each.groupId === groupId);
@@ -15,20 +15,20 @@ export function CompareDialog({ groupId, userId }: { groupId: string; userId: st
   useEffect(() => {
     setCode(null);
     if (!fingerprint) return;
-    engine.code(userId, fingerprint).then(setCode, (error: unknown) => setFault(why(error)));
+    engine.comparisonCode(userId, fingerprint).then(setCode, (error: unknown) => setFault(errorText(error)));
   }, [fingerprint]);
-  if (!member) return <Dialog title="Compare keys">{"This person is no member any more."}</Dialog>;
-  const name = called(member.username);
+  if (!member) return <Dialog title="Compare keys">This person is no longer a member.</Dialog>;
+  const name = displayName(member.username);
   return (
     <Dialog title={`Compare keys with ${name}`}>
       <p>
-        {name} sees the same code in their own chat, by the same dialog or <code>/verify</code>. Read it to each other
-        on the phone or face to face, not in the chat. If it is the same, nobody is between you.
+        {name} sees a code in this dialog too, or with <code>/verify</code> in the terminal. Compare the codes by phone
+        or in person, not in the chat. If they match, no one is intercepting your messages.
       </p>
       <p role="alert">{fault}</p>
       {code && (
         <>
-          <p class="code" aria-label="The code in digits">
+          <p class="code" aria-label="Code in digits">
             {code.digits.map((each) => (
               <span key={each}>{each} </span>
             ))}
@@ -37,17 +37,17 @@ export function CompareDialog({ groupId, userId }: { groupId: string; userId: st
           <p class="words">{code.words.join(" ")}</p>
           <div class="actions">
             <button type="button" onClick={closeDialog}>
-              It differs, or later
+              Cancel
             </button>
             <Action
               class="primary"
               act={async () => {
                 if (!(await attempt(engine.verify(userId, fingerprint)))) return;
                 closeDialog();
-                say(`${name} is verified.`);
+                showToast(`${name}'s key is verified.`);
               }}
             >
-              It is the same
+              They match
             </Action>
           </div>
         </>

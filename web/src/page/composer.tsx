@@ -1,78 +1,78 @@
-/** The field in which people write. */
+/** The field for new messages, with replies, mentions and the self-destruct timer. */
 
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Group, Message } from "../engine/api";
 import { Icon } from "./icons";
 import { attempt, engine } from "./store";
-import { beginning, called, inPassing } from "./text";
-import { words } from "./time";
+import { quotePreview, displayName, singleLine } from "./text";
+import { durationText } from "./time";
 
-/** What is typed is kept once nothing was typed for so long, in milliseconds. */
-const DRAFT_AFTER = 400;
+/** A draft is saved this long after the last keystroke. */
+const SAVE_DELAY_MS = 400;
 
-const MOST_ROWS_PIXELS = 160;
+const MAX_HEIGHT_PX = 160;
 
-/** After how many seconds a message may destroy itself. */
-const BURNS = [0, 10, 30, 60, 300, 3_600, 86_400, 604_800];
+/** The self-destruct timers on offer, in seconds; 0: off. */
+const TIMERS = [0, 10, 30, 60, 300, 3_600, 86_400, 604_800];
 
 const MENTION = /(^|[\s(])@([a-zA-Z0-9_]{0,64})$/;
 
-/** A device without a mouse, whose Enter key begins a new line: there is a button that sends. */
+/** On a touch screen Enter inserts a line break, and the button sends. */
 const isTouch = () => matchMedia("(pointer: coarse)").matches;
 
 interface Props {
   group: Group;
   draft: string;
   replyTo: Message | null;
-  onReplied: () => void;
+  onReplyEnd: () => void;
 }
 
-export function Composer({ group, draft, replyTo, onReplied }: Props) {
+export function Composer({ group, draft, replyTo, onReplyEnd }: Props) {
   const { groupId } = group;
   const [text, setText] = useState(draft);
-  const [burn, setBurn] = useState(0);
-  const [beginsName, setBeginsName] = useState<string | null>(null);
-  const [chosen, setChosen] = useState(0);
+  const [timer, setTimer] = useState(0);
+  const [mentionPrefix, setMentionPrefix] = useState<string | null>(null);
+  const [selected, setSelected] = useState(0);
   const field = useRef<HTMLTextAreaElement>(null);
-  const kept = useRef(draft);
+  const saved = useRef(draft);
   const latest = useRef(text);
   const id = useId();
   latest.current = text;
 
-  const keep = () => {
-    if (kept.current === latest.current) return;
-    kept.current = latest.current;
-    void engine.draft(groupId, latest.current);
+  const saveDraft = () => {
+    if (saved.current === latest.current) return;
+    saved.current = latest.current;
+    void engine.saveDraft(groupId, latest.current);
   };
   useEffect(() => {
-    const timer = setTimeout(keep, DRAFT_AFTER);
-    return () => clearTimeout(timer);
+    const delay = setTimeout(saveDraft, SAVE_DELAY_MS);
+    return () => clearTimeout(delay);
   }, [text]);
-  useEffect(() => keep, []);
+  useEffect(() => saveDraft, []);
   useLayoutEffect(() => {
     const { style } = field.current!;
     style.height = "auto";
-    style.height = `${Math.min(field.current!.scrollHeight, MOST_ROWS_PIXELS)}px`;
+    style.height = `${Math.min(field.current!.scrollHeight, MAX_HEIGHT_PX)}px`;
   }, [text]);
   useEffect(() => {
     if (!isTouch()) field.current!.focus();
   }, []);
 
-  const suggested =
-    beginsName === null
+  const suggestions =
+    mentionPrefix === null
       ? []
       : group.members
-          .filter((each) => !each.isSelf && each.username.toLowerCase().startsWith(beginsName.toLowerCase()))
+          .filter((each) => !each.isSelf && each.username.toLowerCase().startsWith(mentionPrefix.toLowerCase()))
           .slice(0, 6);
 
-  const typed = () => {
+  const onInput = () => {
     const { value, selectionStart } = field.current!;
     setText(value);
-    setBeginsName(MENTION.exec(value.slice(0, selectionStart))?.[2] ?? null);
-    setChosen(0);
+    setMentionPrefix(MENTION.exec(value.slice(0, selectionStart))?.[2] ?? null);
+    setSelected(0);
   };
 
-  const complete = (username: string) => {
+  const completeMention = (username: string) => {
     const { value, selectionStart } = field.current!;
     const before = value.slice(0, selectionStart).replace(MENTION, `$1@${username} `);
     const whole = before + value.slice(selectionStart);
@@ -80,7 +80,7 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
     field.current!.setSelectionRange(before.length, before.length);
     field.current!.focus();
     setText(whole);
-    setBeginsName(null);
+    setMentionPrefix(null);
   };
 
   const send = (event?: Event) => {
@@ -88,34 +88,34 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
     const written = text.trim();
     if (!written) return;
     setText("");
-    setBeginsName(null);
-    kept.current = "";
+    setMentionPrefix(null);
+    saved.current = "";
     field.current!.focus();
     void attempt(
       engine
         .send(groupId, written, {
-          ...(burn ? { selfDestructSeconds: burn } : {}),
+          ...(timer ? { selfDestructSeconds: timer } : {}),
           ...(replyTo ? { replyTo: replyTo.number } : {}),
         })
         .catch((error: unknown) => {
-          setText((now) => now || written); // what cannot be taken is typed anew otherwise
+          setText((now) => now || written); // so that the user need not type it again
           throw error;
         }),
     );
-    onReplied();
+    onReplyEnd();
   };
 
-  const pressed = (event: KeyboardEvent) => {
+  const onKeyDown = (event: KeyboardEvent) => {
     if (event.isComposing) return;
-    if (suggested.length && ["ArrowDown", "ArrowUp", "Tab", "Enter", "Escape"].includes(event.key)) {
+    if (suggestions.length && ["ArrowDown", "ArrowUp", "Tab", "Enter", "Escape"].includes(event.key)) {
       event.preventDefault();
-      if (event.key === "Escape") return setBeginsName(null);
-      if (event.key === "Tab" || event.key === "Enter") return complete(suggested[chosen]!.username);
-      const step = event.key === "ArrowDown" ? 1 : suggested.length - 1;
-      return setChosen((chosen + step) % suggested.length);
+      if (event.key === "Escape") return setMentionPrefix(null);
+      if (event.key === "Tab" || event.key === "Enter") return completeMention(suggestions[selected]!.username);
+      const step = event.key === "ArrowDown" ? 1 : suggestions.length - 1;
+      return setSelected((selected + step) % suggestions.length);
     }
-    if (event.key === "Escape" && replyTo) onReplied();
-    else if (event.key === "Escape" && !text) void attempt(engine.readAll(groupId));
+    if (event.key === "Escape" && replyTo) onReplyEnd();
+    else if (event.key === "Escape" && !text) void attempt(engine.markAllRead(groupId));
     if (event.key === "Enter" && !event.shiftKey && !isTouch()) send(event);
   };
 
@@ -125,49 +125,49 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
         <div class="replying">
           <Icon name="reply" />
           <p>
-            <span class="sr">You answer </span>
-            <strong>{replyTo.isOwn ? "You" : called(replyTo.sender)}</strong>{" "}
-            {replyTo.selfDestructSeconds ? "" : inPassing(beginning(replyTo.text ?? ""))}
+            <span class="sr">Replying to </span>
+            <strong>{replyTo.isOwn ? "You" : displayName(replyTo.sender)}</strong>{" "}
+            {replyTo.selfDestructSeconds ? "" : singleLine(quotePreview(replyTo.text ?? ""))}
           </p>
-          <button class="icon" type="button" aria-label="Answer nobody" onClick={onReplied}>
+          <button class="icon" type="button" aria-label="Cancel reply" onClick={onReplyEnd}>
             <Icon name="close" />
           </button>
         </div>
       )}
-      {suggested.length > 0 && (
-        <ul class="suggested" role="listbox" id={id} aria-label="Members">
-          {suggested.map((each, at) => (
+      {suggestions.length > 0 && (
+        <ul class="suggestions" role="listbox" id={id} aria-label="Members">
+          {suggestions.map((each, at) => (
             <li
               key={each.userId}
               id={`${id}-${at}`}
               role="option"
-              aria-selected={at === chosen}
+              aria-selected={at === selected}
               onPointerDown={(event) => {
                 event.preventDefault();
-                complete(each.username);
+                completeMention(each.username);
               }}
             >
-              @{each.username} {each.alias && <span class="muted">{inPassing(each.alias)}</span>}
+              @{each.username} {each.alias && <span class="muted">{singleLine(each.alias)}</span>}
             </li>
           ))}
         </ul>
       )}
       <div class="line">
-        <label class={burn ? "burn chosen" : "burn"}>
+        <label class={timer ? "timer chosen" : "timer"}>
           <Icon name="flame" />
-          <span class="sr">Destroys itself</span>
+          <span class="sr">Self-destruct</span>
           <select
-            title="How long after it was read it destroys itself"
-            value={burn}
-            onChange={(event) => setBurn(Number(event.currentTarget.value))}
+            title="Self-destruct timer"
+            value={timer}
+            onChange={(event) => setTimer(Number(event.currentTarget.value))}
           >
-            {BURNS.map((each) => (
+            {TIMERS.map((each) => (
               <option key={each} value={each}>
-                {each ? `${words(each)} after reading` : "does not destroy itself"}
+                {each ? `${durationText(each)} after reading` : "No self-destruct"}
               </option>
             ))}
           </select>
-          {burn > 0 && <span aria-hidden="true">{shortly(burn)}</span>}
+          {timer > 0 && <span aria-hidden="true">{shortDuration(timer)}</span>}
         </label>
         <textarea
           ref={field}
@@ -177,16 +177,16 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
           aria-label="Message"
           autocomplete="off"
           enterkeyhint={isTouch() ? undefined : "send"}
-          {...(suggested.length
+          {...(suggestions.length
             ? {
                 "aria-autocomplete": "list",
                 "aria-controls": id,
-                "aria-activedescendant": `${id}-${chosen}`,
+                "aria-activedescendant": `${id}-${selected}`,
               }
             : {})}
-          onInput={typed}
-          onKeyDown={pressed}
-          onBlur={() => setBeginsName(null)}
+          onInput={onInput}
+          onKeyDown={onKeyDown}
+          onBlur={() => setMentionPrefix(null)}
         />
         <button class="icon send" type="submit" aria-label="Send" disabled={!text.trim()}>
           <Icon name="send" />
@@ -196,8 +196,8 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
   );
 }
 
-/** 10s, 5min, 1h. */
-function shortly(seconds: number): string {
-  const [number, word] = words(seconds).split(" ");
+/** Returns a duration like "10s", "5min" or "1h". */
+function shortDuration(seconds: number): string {
+  const [number, word] = durationText(seconds).split(" ");
   return `${number}${word!.startsWith("min") ? "min" : word![0]}`;
 }

@@ -1,19 +1,19 @@
-/** The open conversation: its heading, what has to be decided about it, its messages and the field. */
+/** The open conversation: its heading, warnings, messages, and the composer. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { Conversation as Shown, Group, Message, View } from "../engine/api";
 import { Composer } from "./composer";
-import { Action, ask } from "./dialog";
+import { Action, confirmAction } from "./dialog";
 import { GroupDialog } from "./group";
 import { Icon } from "./icons";
 import { InviteForm } from "./inviting";
 import { CompareDialog } from "./compare";
-import { leave } from "./place";
+import { navigateBack } from "./place";
 import { SearchDialog } from "./search";
 import { nameOf } from "./sidebar";
 import { engine, openDialog } from "./store";
-import { called, count, listed } from "./text";
-import { policy } from "./time";
+import { displayName, count, joinNames } from "./text";
+import { lifetimeText } from "./time";
 import { Timeline } from "./timeline";
 
 interface Props {
@@ -25,21 +25,21 @@ interface Props {
 export function Conversation({ view, group, conversation }: Props) {
   const [replyTo, setReplyTo] = useState<Message | null>(null);
   useEffect(() => setReplyTo(null), [group.groupId]);
-  const isHere = replyTo && conversation?.messages.some((each) => each.number === replyTo.number);
+  const canReply = replyTo && conversation?.messages.some((each) => each.number === replyTo.number);
   const isEmpty = conversation && !conversation.messages.length && !conversation.sending.length;
   return (
     <section class="conversation" aria-label={nameOf(group)}>
       <Heading group={group} />
-      <Decisions group={group} />
+      <Warnings group={group} />
       {conversation && view.clockOffset !== null ? (
         <Timeline key={group.groupId} view={view} group={group} conversation={conversation} onReply={setReplyTo}>
-          {isEmpty && conversation.isComplete && <Beginning group={group} />}
+          {isEmpty && conversation.isComplete && <EmptyState group={group} />}
         </Timeline>
       ) : (
         <div class="timeline waiting" role="status">
           {view.clockOffset === null && view.connection.state === "offline"
-            ? "Without the server's time nothing that expires can be shown."
-            : "Just a moment…"}
+            ? "Messages cannot be shown offline before the server's time is known."
+            : "Loading…"}
         </div>
       )}
       {conversation && (
@@ -47,8 +47,8 @@ export function Conversation({ view, group, conversation }: Props) {
           key={group.groupId}
           group={group}
           draft={conversation.draft}
-          replyTo={isHere ? replyTo : null}
-          onReplied={() => setReplyTo(null)}
+          replyTo={canReply ? replyTo : null}
+          onReplyEnd={() => setReplyTo(null)}
         />
       )}
     </section>
@@ -59,7 +59,7 @@ function Heading({ group }: { group: Group }) {
   const details = () => openDialog(() => <GroupDialog groupId={group.groupId} />);
   return (
     <header class="bar">
-      <button class="icon narrow-only" type="button" aria-label="Back to the list" onClick={leave}>
+      <button class="icon narrow-only" type="button" aria-label="Back to the list" onClick={navigateBack}>
         <Icon name="back" />
       </button>
       <div class="heading" onClick={details}>
@@ -68,7 +68,7 @@ function Heading({ group }: { group: Group }) {
         </h1>
         <p class="meta">
           <Icon name="clock" />
-          {policy(group.lifetime.effective)} · {secrecy(group)}
+          {lifetimeText(group.lifetime.effective)} · {encryptionText(group)}
         </p>
       </div>
       <button
@@ -86,32 +86,32 @@ function Heading({ group }: { group: Group }) {
   );
 }
 
-function secrecy({ encryption, members }: Group): string {
-  if (encryption.standing === "waiting") return "waiting for the keys";
-  if (encryption.standing === "replaced") return "another device is in";
+function encryptionText({ encryption, members }: Group): string {
+  if (encryption.status === "waiting") return "waiting for keys";
+  if (encryption.status === "replaced") return "replaced by another device";
   const others = members.length - 1;
   return others > 0 ? `encrypted, ${encryption.verified} of ${others} verified` : "encrypted";
 }
 
-/** What holds something back until the user has decided. */
-function Decisions({ group }: { group: Group }) {
-  const { changed, strangers, standing } = group.encryption;
-  const blind = group.members.filter((each) => !each.isSelf && !each.key).map((each) => called(each.username));
+/** Problems with keys, some of which hold messages back until the user decides. */
+function Warnings({ group }: { group: Group }) {
+  const { changed, strangers, status } = group.encryption;
+  const keyless = group.members.filter((each) => !each.isSelf && !each.key).map((each) => displayName(each.username));
   return (
     <div class="decisions">
-      {standing === "replaced" && (
+      {status === "replaced" && (
         <div class="decision danger" role="alert">
-          <p>Another device of yours has taken this one's place. What you type is not sent.</p>
+          <p>Another device is using your account. Messages from this device are not sent.</p>
           <div class="actions">
-            <button class="small" type="button" onClick={bringBack}>
+            <button class="small" type="button" onClick={confirmUse}>
               Use this device again
             </button>
           </div>
         </div>
       )}
-      {standing === "waiting" && (
+      {status === "waiting" && (
         <div class="decision" role="status">
-          <p>This device is coming in. What you type is sent then.</p>
+          <p>This device is joining the group. Your messages are sent once it has joined.</p>
         </div>
       )}
       {changed.map((userId) => (
@@ -120,27 +120,26 @@ function Decisions({ group }: { group: Group }) {
       {strangers.length > 0 && (
         <div class="decision warning" role="status">
           <p>
-            {listed(strangers.map((each) => called(each.username)))} can read, and {isOrAre(strangers.length)} no
-            member. An admin's device takes the keys away once it is online.
+            {joinNames(strangers.map((each) => displayName(each.username)))} can read messages but{" "}
+            {strangers.length === 1 ? "is not a member" : "are not members"}. An admin's device removes this access when
+            it is online.
           </p>
         </div>
       )}
-      {blind.length > 0 && standing === "encrypted" && (
+      {keyless.length > 0 && status === "encrypted" && (
         <div class="decision" role="status">
-          <p>{listed(blind)} cannot read yet: what is said now stays unread there.</p>
+          <p>{joinNames(keyless)} cannot read messages yet, and will not be able to read those sent until then.</p>
         </div>
       )}
     </div>
   );
 }
 
-const isOrAre = (number: number) => (number === 1 ? "is" : "are");
-
-function bringBack(): void {
-  ask({
+function confirmUse(): void {
+  confirmAction({
     title: "Use this device again?",
-    text: "This browser makes new keys and takes the place of the other device. The others are told that your key has changed. If you have no other device, somebody has your password: change it first.",
-    action: "Make new keys",
+    text: "This browser creates new keys and replaces the other device. Others see that your key changed. If you have no other device, someone knows your password: change it first.",
+    action: "Reset keys",
     act: () => engine.resetKeys(),
   });
 }
@@ -153,9 +152,9 @@ function ChangedKey({ group, userId }: { group: Group; userId: string }) {
   return (
     <div class="decision danger" role="alert">
       <p>
-        <strong>{called(username)} has another key</strong> than the one you knew
-        {key.wasVerified ? " and had compared" : ""}: a new device, or somebody between you. What you type here waits
-        {group.waiting > 0 ? ` (${count(group.waiting, "message")})` : ""} until you decide.
+        <strong>{displayName(username)}'s key changed</strong>
+        {key.wasVerified ? " after you verified it" : ""}: a new or reset device, or someone intercepting messages. Your
+        messages{group.waiting > 0 ? ` (${count(group.waiting, "message")})` : ""} are held back until you decide.
       </p>
       <div class="actions">
         <button
@@ -163,35 +162,34 @@ function ChangedKey({ group, userId }: { group: Group; userId: string }) {
           type="button"
           onClick={() => openDialog(() => <CompareDialog groupId={group.groupId} userId={userId} />)}
         >
-          Compare
+          Compare keys
         </button>
         <Action class="small" act={() => engine.acceptKey(userId, fingerprint)}>
-          Take it uncompared
+          Accept without comparing
         </Action>
       </div>
     </div>
   );
 }
 
-/** Shown where nothing was said yet. */
-function Beginning({ group }: { group: Group }) {
+function EmptyState({ group }: { group: Group }) {
   return (
     <div class="empty">
-      <p>Nothing is here. Messages are {policy(group.lifetime.effective)}.</p>
-      {group.members.length < 2 && <Alone group={group} />}
+      <p>No messages yet. Messages are {lifetimeText(group.lifetime.effective)}.</p>
+      {group.members.length < 2 && <OnlyMember group={group} />}
     </div>
   );
 }
 
-/** Says who is invited, where nobody else is in yet, and lets admins invite. */
-function Alone({ group }: { group: Group }) {
+/** Shows pending invites to the only member, and lets admins invite. */
+function OnlyMember({ group }: { group: Group }) {
   const { groupId, role } = group;
   const [invited, setInvited] = useState<readonly string[]>([]);
   const read = () => {
     if (role !== "admin") return;
     engine.administration(groupId).then(
-      ({ invites }) => setInvited(invites.map((each) => called(each.username))),
-      () => undefined, // it only helps
+      ({ invites }) => setInvited(invites.map((each) => displayName(each.username))),
+      () => undefined, // optional information
     );
   };
   useEffect(read, [groupId, role]);
@@ -199,9 +197,9 @@ function Alone({ group }: { group: Group }) {
     <>
       <p>
         {invited.length
-          ? `${listed(invited)} ${invited.length === 1 ? "is" : "are"} invited and not in yet.`
-          : "Nobody else is in here yet."}{" "}
-        Who comes in reads what is said from then on, and nothing that was said before.
+          ? `Waiting for ${joinNames(invited)} to accept the invite.`
+          : "You are the only member."}{" "}
+        New members can read only what is sent after they join.
       </p>
       {role === "admin" && <InviteForm groupId={groupId} done={read} />}
     </>

@@ -1,20 +1,20 @@
-/** Dialogs: the browser's own, which keeps the focus within and closes by Escape. */
+/** Modal dialogs. The browser's dialog element keeps the focus inside and closes on Escape. */
 
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
 import { attempt, closeDialog, dialogClosed, openDialog, useDialogs } from "./store";
 
-/** The id of the dialog that something is in. */
-const Within = createContext(0);
+/** The id of the surrounding dialog. */
+const DialogId = createContext(0);
 
 export function Dialogs() {
   return (
     <>
-      {useDialogs().map(({ id, draw }) => (
-        <Within.Provider key={id} value={id}>
-          {draw()}
-        </Within.Provider>
+      {useDialogs().map(({ id, render }) => (
+        <DialogId.Provider key={id} value={id}>
+          {render()}
+        </DialogId.Provider>
       ))}
     </>
   );
@@ -22,14 +22,14 @@ export function Dialogs() {
 
 export function Dialog({ title, children }: { title: ComponentChildren; children: ComponentChildren }) {
   const id = useId();
-  const opened = useContext(Within);
+  const dialogId = useContext(DialogId);
   const ref = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => ref.current!.showModal(), []);
   return (
     <dialog
       ref={ref}
       aria-labelledby={id}
-      onClose={() => dialogClosed(opened)}
+      onClose={() => dialogClosed(dialogId)}
       onPointerDown={(event) => event.target === ref.current && ref.current!.close()}
     >
       <div class="dialog">
@@ -48,20 +48,20 @@ export function Dialog({ title, children }: { title: ComponentChildren; children
 interface Question {
   title: string;
   text: ComponentChildren;
-  /** What the button says, and what it does. */
+  /** The label of the button, and what it does. */
   action: string;
   act: () => Promise<unknown>;
   isDanger?: boolean;
-  /** Called once it is done. */
+  /** Called after success. */
   done?: () => void;
 }
 
-/** Asks before something is done. */
-export function ask(question: Question): void {
-  openDialog(() => <Asking {...question} />);
+/** Opens a dialog that asks before an action. */
+export function confirmAction(question: Question): void {
+  openDialog(() => <Confirmation {...question} />);
 }
 
-function Asking({ title, text, action, act, isDanger, done }: Question) {
+function Confirmation({ title, text, action, act, isDanger, done }: Question) {
   return (
     <Dialog title={title}>
       <div>{text}</div>
@@ -85,7 +85,7 @@ function Asking({ title, text, action, act, isDanger, done }: Question) {
   );
 }
 
-interface Acting {
+interface ActionProps {
   act: () => Promise<unknown>;
   children: ComponentChildren;
   class?: string;
@@ -94,17 +94,17 @@ interface Acting {
   label?: string;
 }
 
-/** A button that is busy while what it does is under way. */
-export function Action({ act, children, label, disabled, ...rest }: Acting) {
+/** A button that is busy until its action has finished. */
+export function Action({ act, children, label, disabled, ...rest }: ActionProps) {
   const [isBusy, setBusy] = useState(false);
-  const begin = async () => {
+  const onClick = async () => {
     if (isBusy) return;
     setBusy(true);
     await attempt(act());
     setBusy(false);
   };
   return (
-    <button type="button" {...rest} aria-label={label} aria-busy={isBusy} disabled={disabled} onClick={begin}>
+    <button type="button" {...rest} aria-label={label} aria-busy={isBusy} disabled={disabled} onClick={onClick}>
       {children}
     </button>
   );

@@ -1,36 +1,36 @@
-/** The dialog that sets how long a group's messages live. What that would hide is shown before it is done. */
+/** The dialog that sets the lifetime of a group's messages. It shows first how many messages that would delete. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { DryRun } from "../engine/api";
 import { Action, Dialog } from "./dialog";
-import { attempt, closeDialog, engine, say, useView, why } from "./store";
+import { attempt, closeDialog, engine, errorText, showToast, useView } from "./store";
 import { count } from "./text";
-import { AFTER_FETCH, CHOICES, KEEP, dateAndTime, policy, words } from "./time";
+import { AFTER_FETCH, KEEP, LIFETIME_UNITS, dateAndTime, durationText, lifetimeText } from "./time";
 
-const OFFERED = [300, 3_600, 86_400, 604_800, 2_592_000];
+const PRESETS = [300, 3_600, 86_400, 604_800, 2_592_000];
 
 export function ExpiryDialog({ groupId }: { groupId: string }) {
   const group = useView().groups.find((each) => each.groupId === groupId);
   const set = group?.lifetime.group ?? KEEP;
-  const isOwn = set > 0 && !OFFERED.includes(set);
-  const [choice, setChoice] = useState(isOwn ? "own" : String(set));
-  const unitOf = [...CHOICES].reverse().find(([size]) => set > 0 && set % size === 0)?.[0] ?? 3_600;
-  const [unit, setUnit] = useState(unitOf);
-  const [number, setNumber] = useState(String(isOwn ? set / unitOf : 2));
-  const [tried, setTried] = useState<DryRun | null>(null);
+  const isCustom = set > 0 && !PRESETS.includes(set);
+  const [choice, setChoice] = useState(isCustom ? "custom" : String(set));
+  const largestUnit = [...LIFETIME_UNITS].reverse().find(([size]) => set > 0 && set % size === 0)?.[0] ?? 3_600;
+  const [unit, setUnit] = useState(largestUnit);
+  const [number, setNumber] = useState(String(isCustom ? set / largestUnit : 2));
+  const [preview, setPreview] = useState<DryRun | null>(null);
   const [fault, setFault] = useState("");
 
-  const seconds = choice === "own" ? Number(number) * unit : Number(choice);
-  const isValid = Number.isSafeInteger(seconds) && (seconds > 0 || choice !== "own");
+  const seconds = choice === "custom" ? Number(number) * unit : Number(choice);
+  const isValid = Number.isSafeInteger(seconds) && (seconds > 0 || choice !== "custom");
   useEffect(() => {
     let isCurrent = true;
-    setTried(null);
-    setFault(isValid ? "" : "Write a whole number above 0.");
+    setPreview(null);
+    setFault(isValid ? "" : "Enter a whole number above 0.");
     if (!isValid) return;
     const timer = setTimeout(() => {
-      engine.tryExpiry(groupId, seconds).then(
-        (result) => isCurrent && setTried(result),
-        (error: unknown) => isCurrent && setFault(why(error)),
+      engine.previewExpiry(groupId, seconds).then(
+        (result) => isCurrent && setPreview(result),
+        (error: unknown) => isCurrent && setFault(errorText(error)),
       );
     }, 150);
     return () => {
@@ -39,7 +39,7 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
     };
   }, [seconds, isValid]);
 
-  if (!group) return <Dialog title="How long messages live">{"You are no member any more."}</Dialog>;
+  if (!group) return <Dialog title="Message lifetime">You are no longer a member.</Dialog>;
   const server = group.lifetime.server;
   const option = (value: string, label: string) => (
     <label class="check" key={value}>
@@ -47,29 +47,26 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
     </label>
   );
   return (
-    <Dialog title="How long messages live">
+    <Dialog title="Message lifetime">
       <fieldset>
-        <legend>For all messages of this group, those that are there too</legend>
-        {option(
-          String(KEEP),
-          server === KEEP ? "For good, as this server does" : `As this server says: ${policy(server)}`,
-        )}
+        <legend>For all messages of this group, including existing ones</legend>
+        {option(String(KEEP), `Server default: ${lifetimeText(server)}`)}
         <div class="choices">
-          {OFFERED.map((each) => option(String(each), words(each)))}
-          {option("own", "Another time")}
+          {PRESETS.map((each) => option(String(each), durationText(each)))}
+          {option("custom", "Custom")}
         </div>
-        {choice === "own" && (
+        {choice === "custom" && (
           <div class="row">
             <input
               type="number"
               min="1"
               inputMode="numeric"
-              aria-label="How many"
+              aria-label="Number"
               value={number}
               onInput={(event) => setNumber(event.currentTarget.value)}
             />
             <select aria-label="Unit" value={unit} onChange={(event) => setUnit(Number(event.currentTarget.value))}>
-              {CHOICES.map(([size, word]) => (
+              {LIFETIME_UNITS.map(([size, word]) => (
                 <option key={size} value={size}>
                   {word}
                 </option>
@@ -77,15 +74,15 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
             </select>
           </div>
         )}
-        {option(String(AFTER_FETCH), "Until all have fetched them: then the server deletes them")}
+        {option(String(AFTER_FETCH), "Until all members have fetched them")}
       </fieldset>
-      <div role="status" class={tried?.messagesExpiring ? "outcome warning" : "outcome"}>
+      <div role="status" class={preview?.messagesExpiring ? "outcome warning" : "outcome"}>
         {fault ? (
           <p class="fault">{fault}</p>
-        ) : tried ? (
-          <Outcome tried={tried} seconds={seconds} />
+        ) : preview ? (
+          <Preview preview={preview} seconds={seconds} />
         ) : (
-          <p>Asking the server…</p>
+          <p>Checking…</p>
         )}
       </div>
       <div class="actions">
@@ -93,33 +90,37 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
           Cancel
         </button>
         <Action
-          class={tried?.messagesExpiring ? "danger" : "primary"}
-          disabled={!tried}
+          class={preview?.messagesExpiring ? "danger" : "primary"}
+          disabled={!preview}
           act={async () => {
             if (!(await attempt(engine.setExpiry(groupId, seconds)))) return;
             closeDialog();
-            say(`Messages are ${policy(tried?.effective ?? seconds)} from now on.`);
+            showToast(`Messages are now ${lifetimeText(preview?.effective ?? seconds)}.`);
           }}
         >
-          {tried?.messagesExpiring ? `Set it, and hide ${count(tried.messagesExpiring, "message")}` : "Set it"}
+          {preview?.messagesExpiring
+            ? `Set lifetime and delete ${count(preview.messagesExpiring, "message")}`
+            : "Set lifetime"}
         </Action>
       </div>
     </Dialog>
   );
 }
 
-function Outcome({ tried, seconds }: { tried: DryRun; seconds: number }) {
-  const { messagesExpiring, oldestExpiring, effective } = tried;
+function Preview({ preview, seconds }: { preview: DryRun; seconds: number }) {
+  const { messagesExpiring, oldestExpiring, effective } = preview;
   return (
     <>
       <p>
         {messagesExpiring > 0
-          ? `${count(messagesExpiring, "message")} would be gone at once for everybody${
+          ? `${count(messagesExpiring, "message")} would be deleted at once for everyone${
               oldestExpiring ? `, the oldest from ${dateAndTime(oldestExpiring)}` : ""
-            }. No later change brings them back.`
-          : "No message would go at once."}
+            }. This cannot be undone.`
+          : "No messages would be deleted now."}
       </p>
-      {effective !== seconds && seconds !== KEEP && <p>The operator's rules make of it: {policy(effective)}.</p>}
+      {effective !== seconds && seconds !== KEEP && (
+        <p>The server's limits apply: messages would be {lifetimeText(effective)}.</p>
+      )}
     </>
   );
 }

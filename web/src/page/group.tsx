@@ -1,18 +1,18 @@
-/** The dialog about a conversation: its members, how long messages live, its names, and the ways out. */
+/** The dialog for a conversation: message lifetime, members, invites, bans, names, leave, delete. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Administration, Group, Member } from "../engine/api";
-import { Action, Dialog, ask } from "./dialog";
+import { Action, Dialog, confirmAction } from "./dialog";
 import { ExpiryDialog } from "./expiry";
 import { Icon } from "./icons";
 import { InviteForm } from "./inviting";
 import { Field } from "./login";
 import { MemberDialog } from "./member";
-import { forget } from "./place";
+import { closeConversation } from "./place";
 import { nameOf } from "./sidebar";
-import { attempt, closeDialog, engine, openDialog, say, useView } from "./store";
-import { called, inPassing } from "./text";
-import { KEEP, policy, recently, now } from "./time";
+import { attempt, closeDialog, engine, openDialog, showToast, useView } from "./store";
+import { displayName, singleLine } from "./text";
+import { KEEP, lifetimeText, shortTime, now } from "./time";
 
 export function GroupDialog({ groupId }: { groupId: string }) {
   const group = useView().groups.find((each) => each.groupId === groupId);
@@ -23,15 +23,15 @@ export function GroupDialog({ groupId }: { groupId: string }) {
   useEffect(() => {
     if (isAdmin) read();
   }, [isAdmin, members]);
-  if (!group) return <Dialog title="Conversation">You are no member any more.</Dialog>;
+  if (!group) return <Dialog title="Conversation">You are no longer a member.</Dialog>;
   return (
     <Dialog title={nameOf(group)}>
       <section>
-        <h3>How long messages live</h3>
+        <h3>Message lifetime</h3>
         <p>
-          They are {policy(group.lifetime.effective)}
-          {group.lifetime.group === KEEP && group.lifetime.effective !== KEEP && ", as this server says"}.
-          {group.lifetime.isHeld && " The operator holds some back from erasure for now; nobody is shown them."}
+          Messages are {lifetimeText(group.lifetime.effective)}
+          {group.lifetime.group === KEEP && group.lifetime.effective !== KEEP && " (server default)"}.
+          {group.lifetime.isHeld && " A legal hold keeps some expired messages on the server. They are not shown."}
         </p>
         {isAdmin && (
           <button type="button" onClick={() => openDialog(() => <ExpiryDialog groupId={groupId} />)}>
@@ -48,9 +48,9 @@ export function GroupDialog({ groupId }: { groupId: string }) {
         </ul>
         {isAdmin && group.direct === null && <InviteForm groupId={groupId} done={read} />}
       </section>
-      {isAdmin && administration && <Pending groupId={groupId} administration={administration} changed={read} />}
-      {isAdmin && group.direct === null && <Names group={group} />}
-      <Leaving group={group} />
+      {isAdmin && administration && <Pending groupId={groupId} administration={administration} onChange={read} />}
+      {isAdmin && group.direct === null && <NameForm group={group} />}
+      <LeaveSection group={group} />
     </Dialog>
   );
 }
@@ -60,8 +60,8 @@ function MemberRow({ group, member }: { group: Group; member: Member }) {
   const trust = isSelf
     ? "you"
     : !key
-      ? "cannot read yet"
-      : { unknown: "not compared", verified: "verified", changed: "another key" }[key.trust];
+      ? "no keys yet"
+      : { unknown: "not verified", verified: "verified", changed: "key changed" }[key.trust];
   return (
     <li>
       <button
@@ -69,7 +69,7 @@ function MemberRow({ group, member }: { group: Group; member: Member }) {
         onClick={() => openDialog(() => <MemberDialog groupId={group.groupId} userId={member.userId} />)}
       >
         <span>
-          <bdi>{called(username)}</bdi> {alias && <bdi class="muted">{inPassing(alias)}</bdi>}
+          <bdi>{displayName(username)}</bdi> {alias && <bdi class="muted">{singleLine(alias)}</bdi>}
         </span>
         <span class={key?.trust === "changed" ? "danger-text" : "muted"}>
           {role === "admin" && "admin, "}
@@ -83,10 +83,11 @@ function MemberRow({ group, member }: { group: Group; member: Member }) {
 interface PendingProps {
   groupId: string;
   administration: Administration;
-  changed: () => void;
+  onChange: () => void;
 }
 
-function Pending({ groupId, administration, changed }: PendingProps) {
+/** Pending invites, and bans. */
+function Pending({ groupId, administration, onChange }: PendingProps) {
   const { invites, banned } = administration;
   return (
     <>
@@ -97,12 +98,12 @@ function Pending({ groupId, administration, changed }: PendingProps) {
             {invites.map(({ userId, username, createdAt }) => (
               <li key={userId}>
                 <span>
-                  <bdi>{called(username)}</bdi> <span class="muted">{recently(createdAt, now())}</span>
+                  <bdi>{displayName(username)}</bdi> <span class="muted">{shortTime(createdAt, now())}</span>
                 </span>
                 <Action
                   class="small"
-                  label={`Cancel the invite of ${called(username)}`}
-                  act={() => engine.cancelInvite(groupId, userId).then(changed)}
+                  label={`Cancel the invite for ${displayName(username)}`}
+                  act={() => engine.cancelInvite(groupId, userId).then(onChange)}
                 >
                   Cancel
                 </Action>
@@ -118,12 +119,12 @@ function Pending({ groupId, administration, changed }: PendingProps) {
             {banned.map(({ userId, username, bannedAt }) => (
               <li key={userId}>
                 <span>
-                  <bdi>{called(username)}</bdi> <span class="muted">{recently(bannedAt, now())}</span>
+                  <bdi>{displayName(username)}</bdi> <span class="muted">{shortTime(bannedAt, now())}</span>
                 </span>
                 <Action
                   class="small"
-                  label={`Unban ${called(username)}`}
-                  act={() => engine.unban(groupId, userId).then(changed)}
+                  label={`Unban ${displayName(username)}`}
+                  act={() => engine.unban(groupId, userId).then(onChange)}
                 >
                   Unban
                 </Action>
@@ -136,7 +137,7 @@ function Pending({ groupId, administration, changed }: PendingProps) {
   );
 }
 
-function Names({ group }: { group: Group }) {
+function NameForm({ group }: { group: Group }) {
   const form = useRef<HTMLFormElement>(null);
   const [isPublic, setPublic] = useState(group.visibility === "public");
   const save = async () => {
@@ -151,7 +152,7 @@ function Names({ group }: { group: Group }) {
     };
     if (!Object.keys(change).length) return;
     await engine.changeGroup(group.groupId, change);
-    say("Changed.");
+    showToast("Saved.");
   };
   return (
     <section>
@@ -160,14 +161,14 @@ function Names({ group }: { group: Group }) {
         <Field name="title" label="Title" value={group.title} autocomplete="off" />
         <Field
           name="name"
-          label="Name at the server"
+          label="Name on the server"
           value={group.name}
-          hint="Letters a to z, digits and _"
+          hint="Letters a-z, digits and _"
           autocomplete="off"
         />
         <label class="check">
           <input type="checkbox" checked={isPublic} onChange={(event) => setPublic(event.currentTarget.checked)} />
-          Public: everybody on this server can find it and join
+          Public: anyone on this server can find and join it
         </label>
         <button type="submit">Save</button>
       </form>
@@ -175,26 +176,26 @@ function Names({ group }: { group: Group }) {
   );
 }
 
-function Leaving({ group }: { group: Group }) {
+function LeaveSection({ group }: { group: Group }) {
   const name = nameOf(group);
-  const gone = () => {
+  const onLeft = () => {
     closeDialog();
-    forget();
+    closeConversation();
   };
   return (
     <section>
-      <h3>Ways out</h3>
+      <h3>Leave or delete</h3>
       <div class="actions start">
         <button
           type="button"
           onClick={() =>
-            ask({
+            confirmAction({
               title: `Leave ${name}?`,
-              text: "What is here of it is erased on this device. You come back only if you are invited again, or if it is public.",
+              text: "Its messages are erased from this device. To rejoin a private group you need a new invite.",
               action: "Leave",
               isDanger: true,
               act: () => engine.leave(group.groupId),
-              done: gone,
+              done: onLeft,
             })
           }
         >
@@ -205,17 +206,17 @@ function Leaving({ group }: { group: Group }) {
             type="button"
             class="danger"
             onClick={() =>
-              ask({
+              confirmAction({
                 title: `Delete ${name}?`,
-                text: "It goes for all its members, with all its messages.",
-                action: "Delete for everybody",
+                text: "This deletes the conversation and its messages for all members.",
+                action: "Delete for everyone",
                 isDanger: true,
                 act: () => engine.deleteGroup(group.groupId),
-                done: gone,
+                done: onLeft,
               })
             }
           >
-            Delete for everybody
+            Delete for everyone
           </button>
         )}
       </div>

@@ -1,4 +1,4 @@
-/** Pictures of 24 x 24, drawn with lines. They have no names: what they are on has. */
+/** Line icons of 24 x 24, hidden from screen readers: the buttons that they are on have labels. */
 
 const PATHS = {
   back: "M15 5l-7 7 7 7",

@@ -1,9 +1,9 @@
-/** The form that invites somebody to a group. */
+/** The form that invites a user to a group. */
 
 import { useRef, useState } from "preact/hooks";
 import { Field } from "./login";
-import { attempt, engine, say } from "./store";
-import { called } from "./text";
+import { attempt, engine, showToast } from "./store";
+import { displayName } from "./text";
 
 export function InviteForm({ groupId, done }: { groupId: string; done?: () => void }) {
   const form = useRef<HTMLFormElement>(null);
@@ -15,14 +15,14 @@ export function InviteForm({ groupId, done }: { groupId: string; done?: () => vo
     setBusy(true);
     if (await attempt(engine.invite(groupId, name))) {
       form.current?.reset();
-      say(`${called(name)} is invited.`);
+      showToast(`Invited ${displayName(name)}.`);
       done?.();
     }
     setBusy(false);
   };
   return (
     <form class="row" ref={form} onSubmit={submit}>
-      <Field name="invitee" label="Invite somebody" hint="Their name on this server" autocomplete="off" />
+      <Field name="invitee" label="Invite someone" hint="Username on this server" autocomplete="off" />
       <button type="submit" aria-busy={isBusy}>
         Invite
       </button>

@@ -1,17 +1,17 @@
-/** The first screen: log in, or create an account. */
+/** The login screen, and the form that creates an account. */
 
 import { useId, useRef, useState } from "preact/hooks";
-import { Failed } from "../engine/api";
-import { eraseAll } from "./account";
-import { ask } from "./dialog";
-import { engine, useView, why } from "./store";
+import { CommandError } from "../engine/api";
+import { confirmErasure } from "./account";
+import { confirmAction } from "./dialog";
+import { engine, errorText, useView } from "./store";
 
-const LEAST_PASSWORD = 8;
-const NAME = /^[a-zA-Z0-9][a-zA-Z0-9_]{0,63}$/;
+const MIN_PASSWORD = 8;
+const USERNAME = /^[a-zA-Z0-9][a-zA-Z0-9_]{0,63}$/;
 
 export function Login() {
   const [isNew, setNew] = useState(false);
-  const [wantsToken, setWantsToken] = useState(false);
+  const [needsToken, setNeedsToken] = useState(false);
   const [fault, setFault] = useState("");
   const [isBusy, setBusy] = useState(false);
   const form = useRef<HTMLFormElement>(null);
@@ -25,13 +25,12 @@ export function Login() {
   const enter = async (username: string, password: string, token: string) => {
     if (isNew) return engine.register(username, password, token || undefined);
     if ((await engine.login(username, password)) === "in") return;
-    ask({
+    confirmAction({
       title: "Use this device instead?",
       text: (
         <>
-          Your account has its keys on another device, and it has one device at a time. If you go on, this browser makes
-          new keys and takes the other one's place. What was said before cannot be read here, and the others are told
-          that your key has changed.
+          Your account is in use on another device, and it can have only one. If you continue, this browser creates new
+          keys and replaces that device. Earlier messages cannot be read here, and others see that your key changed.
         </>
       ),
       action: "Use this device",
@@ -45,25 +44,25 @@ export function Login() {
     const data = new FormData(form.current!);
     const read = (name: string) => String(data.get(name) ?? "");
     const [username, password] = [read("username").trim(), read("password")];
-    if (!NAME.test(username))
-      return fail("A name has up to 64 letters a to z, digits and _, and does not begin with _.");
-    if (!password) return fail("A password is missing.", "password");
-    if (isNew && [...password].length < LEAST_PASSWORD)
-      return fail(`A password has at least ${LEAST_PASSWORD} characters.`, "password");
-    if (isNew && password !== read("again")) return fail("The passwords differ: type the same twice.", "again");
+    if (!USERNAME.test(username))
+      return fail("A username has up to 64 letters a-z, digits and _, and cannot start with _.");
+    if (!password) return fail("Enter your password.", "password");
+    if (isNew && [...password].length < MIN_PASSWORD)
+      return fail(`A password has at least ${MIN_PASSWORD} characters.`, "password");
+    if (isNew && password !== read("again")) return fail("The passwords do not match.", "again");
     setFault("");
     setBusy(true);
     try {
       await enter(username, password, read("token").trim());
     } catch (error) {
-      const isForbidden = error instanceof Failed && error.fault.kind === "forbidden";
-      if (isForbidden && isNew) setWantsToken(true);
-      fail(why(error), isForbidden && isNew ? "token" : undefined);
+      const isForbidden = error instanceof CommandError && error.fault.kind === "forbidden";
+      if (isForbidden && isNew) setNeedsToken(true);
+      fail(errorText(error), isForbidden && isNew ? "token" : undefined);
     }
     setBusy(false);
   };
 
-  const change = () => {
+  const switchForm = () => {
     setNew(!isNew);
     setFault("");
   };
@@ -73,31 +72,31 @@ export function Login() {
       <form ref={form} onSubmit={submit} novalidate>
         <img src="/icon.svg" alt="" width="64" height="64" />
         <h1>Conclave</h1>
-        <p class="muted">Messages that only members can read, and that go on time.</p>
+        <p class="muted">End-to-end encrypted messages that disappear on time.</p>
         <p role="alert" class={fault ? "fault" : ""}>
           {fault}
         </p>
-        <Field name="username" label="Name" autocomplete="username" autocapitalize="none" autofocus />
+        <Field name="username" label="Username" autocomplete="username" autocapitalize="none" autofocus />
         <Field
           name="password"
           label="Password"
           type="password"
           autocomplete={isNew ? "new-password" : "current-password"}
-          hint={isNew ? "At least 8 characters. Nobody can reset it for you but the operator." : undefined}
+          hint={isNew ? `At least ${MIN_PASSWORD} characters. Only the server's operator can reset it.` : undefined}
         />
-        {isNew && <Field name="again" label="The same password again" type="password" autocomplete="new-password" />}
-        {isNew && wantsToken && (
-          <Field name="token" label="Registration token" hint="The operator of this server gives it to you." />
+        {isNew && <Field name="again" label="Repeat password" type="password" autocomplete="new-password" />}
+        {isNew && needsToken && (
+          <Field name="token" label="Registration token" hint="Ask the server's operator for it." />
         )}
         <button class="primary wide" type="submit" aria-busy={isBusy}>
-          {isBusy ? "Just a moment…" : isNew ? "Create account" : "Log in"}
+          {isBusy ? "Please wait…" : isNew ? "Create account" : "Log in"}
         </button>
-        <button class="link wide" type="button" onClick={change}>
-          {isNew ? "I have an account: log in" : "New here? Create an account"}
+        <button class="link wide" type="button" onClick={switchForm}>
+          {isNew ? "Already have an account? Log in" : "New here? Create an account"}
         </button>
         {account && (
-          <button class="link wide" type="button" onClick={() => eraseAll(account.username)}>
-            Erase what this browser keeps
+          <button class="link wide" type="button" onClick={() => confirmErasure(account.username)}>
+            Erase local data
           </button>
         )}
       </form>

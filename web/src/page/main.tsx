@@ -1,12 +1,12 @@
-/** The page: shows the view of the engine, and tells it what the browser tells. */
+/** Starts the page: connects it to the Worker, and forwards events of the browser. */
 
 import { render } from "preact";
 import type { Engine } from "../engine/api";
 import { connect } from "../engine/client";
 import { App } from "./app";
 import { notify } from "./notify";
-import { choose } from "./place";
-import { engine, takeEngine, takeView } from "./store";
+import { navigateTo } from "./place";
+import { engine, setEngine, setView } from "./store";
 import "./style.css";
 
 declare const WORKER_URL: string;
@@ -19,7 +19,7 @@ interface TrustedTypes {
 }
 const { trustedTypes } = window as { trustedTypes?: TrustedTypes };
 
-/** The browser takes scripts by names that this policy lets through, and no others. */
+/** The only script URLs that the page may load, by Trusted Types. */
 const scripts = trustedTypes?.createPolicy("conclave", {
   createScriptURL(url) {
     if (!/^\/(worker-[0-9a-f]+|service-worker)\.js(\?auth_header=[\w!#$%&'*+.^|~-]+)?$/.test(url))
@@ -29,39 +29,39 @@ const scripts = trustedTypes?.createPolicy("conclave", {
 });
 const script = (url: string) => (scripts ? scripts.createScriptURL(url) : url) as string;
 
-/** Why the page cannot work here; "": it can. */
-function missing(): string {
+/** Returns why the page cannot run in this browser; "" if it can. */
+function unsupportedReason(): string {
   if (!isSecureContext)
-    return "By plain HTTP a browser offers no encryption: open this page by https://, or on the server's own machine as localhost.";
+    return "Encryption needs HTTPS. Open this page with https://, or as localhost on the server's own machine.";
   const has = "locks" in navigator && "storage" in navigator && "getDirectory" in navigator.storage;
   return has && "serviceWorker" in navigator
     ? ""
-    : "This browser is too old, or in a private window that keeps nothing.";
+    : "This browser is too old, or its private window cannot store data.";
 }
 
-function begin(): void {
+function start(): void {
   const header = document.querySelector<HTMLMetaElement>("meta[name=auth-header]")?.content ?? "Authorization";
   const url = header === "Authorization" ? WORKER_URL : `${WORKER_URL}?auth_header=${encodeURIComponent(header)}`;
-  const connected = connect(script(url), takeView, (call) => void notify(call));
-  takeEngine(connected.engine as Engine);
+  const connected = connect(script(url), setView, (alert) => void notify(alert));
+  setEngine(connected.engine as Engine);
   render(<App />, document.body);
-  addEventListener("online", () => void engine.wake().catch(() => undefined));
-  document.addEventListener("visibilitychange", () => document.hidden || void engine.wake().catch(() => undefined));
-  void navigator.serviceWorker.register(script("/service-worker.js")).catch(() => undefined); // it works without
+  addEventListener("online", () => void engine.reconnect().catch(() => undefined));
+  document.addEventListener("visibilitychange", () => document.hidden || void engine.reconnect().catch(() => undefined));
+  void navigator.serviceWorker.register(script("/service-worker.js")).catch(() => undefined); // optional
   navigator.serviceWorker.addEventListener(
     "message",
-    ({ data }: MessageEvent<{ open?: string }>) => data.open && choose(data.open),
+    ({ data }: MessageEvent<{ open?: string }>) => data.open && navigateTo(data.open),
   );
 }
 
-/** Where the keyboard on the screen does not make the page smaller, it is made so here. */
-function fit(): void {
+/** Shrinks the page to the space above the on-screen keyboard, in browsers that do not. */
+function fitToKeyboard(): void {
   const screen = window.visualViewport;
   const set = () => document.documentElement.style.setProperty("--height", `${screen!.height}px`);
   screen?.addEventListener("resize", set);
 }
 
-const fault = missing();
+const fault = unsupportedReason();
 if (fault)
   render(
     <main class="entry">
@@ -72,5 +72,5 @@ if (fault)
     </main>,
     document.body,
   );
-else begin();
-fit();
+else start();
+fitToKeyboard();

@@ -1,22 +1,22 @@
-/** The dialog about a member of a group. */
+/** The dialog for a member of a group. */
 
 import { CompareDialog } from "./compare";
-import { Action, Dialog, ask } from "./dialog";
-import { choose } from "./place";
-import { attempt, closeDialog, closeDialogs, engine, openDialog, useView } from "./store";
-import { called, inPassing } from "./text";
+import { Action, Dialog, confirmAction } from "./dialog";
+import { navigateTo } from "./place";
+import { attempt, closeDialog, closeAllDialogs, engine, openDialog, useView } from "./store";
+import { displayName, singleLine } from "./text";
 
 export function MemberDialog({ groupId, userId }: { groupId: string; userId: string }) {
   const group = useView().groups.find((each) => each.groupId === groupId);
   const member = group?.members.find((each) => each.userId === userId);
-  if (!group || !member) return <Dialog title="Member">This person is no member any more.</Dialog>;
+  if (!group || !member) return <Dialog title="Member">This person is no longer a member.</Dialog>;
   const { username, alias, isSelf, role, key } = member;
-  const name = called(username);
+  const name = displayName(username);
   const isAdmin = group.role === "admin";
   return (
     <Dialog title={name}>
       <p>
-        {alias && <bdi>{inPassing(alias)}, </bdi>}
+        {alias && <bdi>{singleLine(alias)}, </bdi>}
         {role === "admin" ? "an admin of this group" : "a member of this group"}
       </p>
       {key ? (
@@ -28,9 +28,9 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
               <p class={key.trust === "changed" ? "danger-text" : "hint"}>
                 {
                   {
-                    unknown: "You have not compared it.",
-                    verified: "You have compared it: it is verified.",
-                    changed: "It is another one than the one you knew.",
+                    unknown: "You have not verified this key.",
+                    verified: "You have verified this key.",
+                    changed: "This key has changed. Compare keys to verify it.",
                   }[key.trust]
                 }
               </p>
@@ -51,18 +51,18 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
           {group.direct === null && (
             <Action
               act={async () => {
-                const direct = await engine.direct(username);
-                closeDialogs();
-                choose(direct);
+                const direct = await engine.openDirect(username);
+                closeAllDialogs();
+                navigateTo(direct);
               }}
             >
-              Write to {name}
+              Message {name}
             </Action>
           )}
           {isAdmin && (
             <>
               <Action act={() => engine.setRole(groupId, userId, role === "admin" ? "member" : "admin")}>
-                {role === "admin" ? "Make a plain member" : "Make an admin"}
+                {role === "admin" ? "Dismiss as admin" : "Make admin"}
               </Action>
               <button type="button" class="danger" onClick={() => remove(groupId, userId, name, false)}>
                 Remove
@@ -75,16 +75,16 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
         </div>
       )}
       {isSelf && isAdmin && group.members.length > 1 && (
-        <Action act={() => attempt(engine.setRole(groupId, userId, "member"))}>Be a plain member</Action>
+        <Action act={() => attempt(engine.setRole(groupId, userId, "member"))}>Step down as admin</Action>
       )}
     </Dialog>
   );
 }
 
 function remove(groupId: string, userId: string, name: string, isBan: boolean): void {
-  ask({
+  confirmAction({
     title: isBan ? `Ban ${name}?` : `Remove ${name}?`,
-    text: `${name} cannot read what is said from now on.${isBan ? " An invite or a public group does not let them in again, until an admin unbans them." : ""}`,
+    text: `${name} cannot read new messages.${isBan ? " They cannot rejoin until an admin unbans them." : ""}`,
     action: isBan ? "Ban" : "Remove",
     isDanger: true,
     act: () => (isBan ? engine.ban(groupId, userId) : engine.removeMember(groupId, userId)),

@@ -1,11 +1,11 @@
-/** What can be done with a message. */
+/** The menu of a message: reply, copy, take back. */
 
 import type { Group, Message } from "../engine/api";
-import { Dialog, ask } from "./dialog";
+import { Dialog, confirmAction } from "./dialog";
 import { Icon } from "./icons";
-import { closeDialog, engine, say, useView } from "./store";
-import { called } from "./text";
-import { dateAndTime, useMoment } from "./time";
+import { closeDialog, engine, showToast, useView } from "./store";
+import { displayName } from "./text";
+import { dateAndTime, useNextExpiry } from "./time";
 
 interface Props {
   message: Message;
@@ -14,35 +14,35 @@ interface Props {
 }
 
 export function MessageMenu({ message, group, onReply }: Props) {
-  const { text, left, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
-  const name = isOwn ? "you" : sender ? called(sender) : "somebody who has left";
+  const { text, omitted, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
+  const name = isOwn ? "you" : sender ? displayName(sender) : "a former member";
   const here = useView().conversation?.messages.find((each) => each.number === number);
-  const moment = useMoment([here?.goneAt ?? null]);
-  if (!here || (here.goneAt !== null && here.goneAt <= moment))
-    return <Dialog title={`Message of ${name}`}>It is gone.</Dialog>;
+  const second = useNextExpiry([here?.goneAt ?? null]);
+  if (!here || (here.goneAt !== null && here.goneAt <= second))
+    return <Dialog title={`Message from ${name}`}>This message is gone.</Dialog>;
   const reply = () => {
     closeDialog();
-    setTimeout(() => onReply(message)); // the browser first puts the focus back
+    setTimeout(() => onReply(message)); // after the browser has restored the focus
   };
   const copy = async () => {
-    await navigator.clipboard.writeText((left > 0 ? await engine.whole(number) : text) ?? "");
+    await navigator.clipboard.writeText((omitted > 0 ? await engine.fullText(number) : text) ?? "");
     closeDialog();
-    say("Copied. What is in the clipboard does not go by itself.");
+    showToast("Copied. The clipboard is not cleared when the message expires.");
   };
   const takeBack = () => {
     closeDialog();
-    ask({
-      title: "Take the message back?",
-      text: `It goes for everybody, from the server and from each device, but for who has copied it. It is of ${name}, from ${dateAndTime(createdAt)}.`,
+    confirmAction({
+      title: "Take back this message?",
+      text: `The message from ${name}, sent ${dateAndTime(createdAt)}, is deleted for everyone, on the server and on all devices. Copies stay.`,
       action: "Take back",
       isDanger: true,
       act: () => engine.takeBack(group.groupId, number),
     });
   };
   return (
-    <Dialog title={`Message of ${name}`}>
+    <Dialog title={`Message from ${name}`}>
       <p class="muted">
-        {dateAndTime(createdAt)}, number {number}
+        {dateAndTime(createdAt)}, message {number}
       </p>
       <ul class="menu">
         {text !== null && (
@@ -55,14 +55,14 @@ export function MessageMenu({ message, group, onReply }: Props) {
         {text !== null && !selfDestructSeconds && (
           <li>
             <button type="button" onClick={copy}>
-              <Icon name="copy" /> Copy the text
+              <Icon name="copy" /> Copy text
             </button>
           </li>
         )}
         {(isOwn || group.role === "admin") && (
           <li>
             <button type="button" class="danger-text" onClick={takeBack}>
-              <Icon name="close" /> Take back for everybody
+              <Icon name="close" /> Take back for everyone
             </button>
           </li>
         )}

@@ -1,21 +1,21 @@
-/** A message as it stands in the list, and what can be done with it. */
+/** A message in the list, with its countdown and buttons. */
 
 import { Component } from "preact";
 import { useState } from "preact/hooks";
 import type { Message } from "../engine/api";
 import { Icon } from "./icons";
 import { attempt, engine } from "./store";
-import { called, cut, harmless, parts } from "./text";
-import { dateAndTime, remaining, timeOfDay, useNow, words } from "./time";
+import { displayName, truncate, sanitize, parseText } from "./text";
+import { dateAndTime, remainingText, timeOfDay, useNow, durationText } from "./time";
 
 interface Props {
   message: Message;
-  /** The one before is of the same sender, of the same time. */
+  /** It follows a message of the same sender shortly before: the name is not repeated. */
   isContinued: boolean;
-  /** Search has led to it. */
-  isMarked: boolean;
-  /** The one in the list that the Tab key reaches. */
-  isCurrent: boolean;
+  /** It was opened from a search. */
+  isHighlighted: boolean;
+  /** The Tab key reaches this message. */
+  isFocusable: boolean;
   self: string;
   /** The members' names in lower case. */
   names: ReadonlySet<string>;
@@ -23,10 +23,10 @@ interface Props {
   onMenu: (message: Message) => void;
 }
 
-const SAME = [
+const COMPARED_FIELDS = [
   "number",
   "text",
-  "left",
+  "omitted",
   "sender",
   "goneAt",
   "isUnread",
@@ -34,34 +34,34 @@ const SAME = [
   "selfDestructSeconds",
 ] as const satisfies readonly (keyof Message)[];
 
-const OTHERS = [
+const COMPARED_PROPS = [
   "isContinued",
-  "isMarked",
-  "isCurrent",
+  "isHighlighted",
+  "isFocusable",
   "self",
   "names",
   "onReply",
   "onMenu",
 ] as const satisfies readonly (keyof Props)[];
 
-/** Rendered anew only when what it shows has changed: the engine's views are new objects each time. */
-export class Row extends Component<Props> {
+/** Rendered again only if a compared field has changed: each view has new objects. */
+export class MessageRow extends Component<Props> {
   override shouldComponentUpdate(next: Props): boolean {
     const { props } = this;
     return (
-      SAME.some((each) => props.message[each] !== next.message[each]) ||
-      OTHERS.some((each) => props[each] !== next[each])
+      COMPARED_FIELDS.some((each) => props.message[each] !== next.message[each]) ||
+      COMPARED_PROPS.some((each) => props[each] !== next[each])
     );
   }
 
-  override render({ message, isContinued, isMarked, isCurrent, self, names, onReply, onMenu }: Props) {
-    const { number, isOwn, sender, createdAt, goneAt, isMention, isUnread, text, left } = message;
-    const name = isOwn ? "You" : sender ? called(sender) : "Somebody who has left";
+  override render({ message, isContinued, isHighlighted, isFocusable, self, names, onReply, onMenu }: Props) {
+    const { number, isOwn, sender, createdAt, goneAt, isMention, isUnread, text, omitted } = message;
+    const name = isOwn ? "You" : sender ? displayName(sender) : "Former member";
     const classes = [
       "message",
       isOwn && "own",
       isContinued && "continued",
-      isMarked && "marked",
+      isHighlighted && "marked",
       isMention && "for-me",
     ];
     return (
@@ -70,13 +70,13 @@ export class Row extends Component<Props> {
         class={classes.filter(Boolean).join(" ")}
         data-number={number}
         data-unread={isUnread ? "" : undefined}
-        tabIndex={isCurrent ? 0 : -1}
+        tabIndex={isFocusable ? 0 : -1}
       >
         <div class="bubble">
           <p class={isContinued || isOwn ? "sr" : "sender"}>
             <bdi>{name}</bdi>
           </p>
-          <Text number={number} text={text} more={left} self={self} names={names} />
+          <Text number={number} text={text} omitted={omitted} self={self} names={names} />
           <p class="foot">
             <time dateTime={new Date(Math.min(createdAt, 8.64e12) * 1000).toISOString()} title={dateAndTime(createdAt)}>
               {timeOfDay(createdAt)}
@@ -89,7 +89,7 @@ export class Row extends Component<Props> {
             <button
               class="icon"
               type="button"
-              tabIndex={isCurrent ? 0 : -1}
+              tabIndex={isFocusable ? 0 : -1}
               aria-label={`Reply to ${name}`}
               onClick={() => onReply(message)}
             >
@@ -99,8 +99,8 @@ export class Row extends Component<Props> {
           <button
             class="icon"
             type="button"
-            tabIndex={isCurrent ? 0 : -1}
-            aria-label={`More for the message of ${name}`}
+            tabIndex={isFocusable ? 0 : -1}
+            aria-label={`More actions for the message from ${name}`}
             onClick={() => onMenu(message)}
           >
             <Icon name="more" />
@@ -111,25 +111,25 @@ export class Row extends Component<Props> {
   }
 }
 
-/** `more`: characters that the text has beyond `text`. */
+/** `omitted`: how many characters `text` lacks. */
 interface TextProps {
   number: number;
   text: string | null;
-  more: number;
+  omitted: number;
   self: string;
   names: ReadonlySet<string>;
 }
 
-export function Text({ number, text, more, self, names }: TextProps) {
+export function Text({ number, text, omitted, self, names }: TextProps) {
   const [whole, setWhole] = useState<string | null>(null);
   if (text === null) return <p class="text muted">This message cannot be read on this device.</p>;
-  const { shown, left: cutOff } = whole !== null ? { shown: whole, left: 0 } : cut(text);
-  const left = whole !== null ? 0 : cutOff + more;
-  const showAll = async () => setWhole(more > 0 ? await engine.whole(number) : text);
+  const { shown, omitted: hidden } = whole !== null ? { shown: whole, omitted: 0 } : truncate(text);
+  const left = whole !== null ? 0 : hidden + omitted;
+  const showAll = async () => setWhole(omitted > 0 ? await engine.fullText(number) : text);
   return (
     <>
       <div class="text" dir="auto">
-        {parts(harmless(shown), self, names).map((part, at) => {
+        {parseText(sanitize(shown), self, names).map((part, at) => {
           if (part.kind === "link")
             return (
               <a key={at} href={part.href} target="_blank" rel="noopener noreferrer nofollow">
@@ -160,40 +160,40 @@ export function Text({ number, text, more, self, names }: TextProps) {
   );
 }
 
-/** How long it is still here; before a self-destructing one was seen, how long it will be. */
+/** The time left; for a self-destructing message that was not seen, its timer. */
 function Countdown({ message, goneAt }: { message: Message; goneAt: number | null }) {
   const { selfDestructSeconds, createdAt } = message;
   if (goneAt === null)
     return selfDestructSeconds ? (
       <span class="left">
         <Icon name="flame" />
-        <span class="sr">goes after it was read, after </span>
-        {words(selfDestructSeconds)}
+        <span class="sr">disappears after reading, in </span>
+        {durationText(selfDestructSeconds)}
       </span>
     ) : null;
-  return <Left goneAt={goneAt} whole={selfDestructSeconds || goneAt - createdAt} isBurning={selfDestructSeconds > 0} />;
+  const total = selfDestructSeconds || goneAt - createdAt;
+  return <TimeLeft goneAt={goneAt} total={total} hasTimer={selfDestructSeconds > 0} />;
 }
 
-function Left({ goneAt, whole, isBurning }: { goneAt: number; whole: number; isBurning: boolean }) {
+function TimeLeft({ goneAt, total, hasTimer }: { goneAt: number; total: number; hasTimer: boolean }) {
   const left = Math.max(0, goneAt - useNow());
-  const stage = left <= 10 ? "last" : left * 4 <= whole ? "late" : "early";
+  const stage = left <= 10 ? "last" : left * 4 <= total ? "late" : "early";
   return (
     <span class={`left ${stage}`}>
-      {isBurning ? <Icon name="flame" /> : <Fuse share={Math.min(1, left / Math.max(1, whole))} />}
-      <span class="sr">goes in </span>
-      {remaining(left)}
+      {hasTimer ? <Icon name="flame" /> : <CountdownRing share={Math.min(1, left / Math.max(1, total))} />}
+      <span class="sr">disappears in </span>
+      {remainingText(left)}
     </span>
   );
 }
 
-const AROUND = 2 * Math.PI * 5;
+const CIRCUMFERENCE = 2 * Math.PI * 5;
 
-/** A circle that empties. */
-function Fuse({ share }: { share: number }) {
+function CountdownRing({ share }: { share: number }) {
   return (
     <svg class="fuse" viewBox="0 0 14 14" width="14" height="14" aria-hidden="true" focusable="false">
       <circle class="track" cx="7" cy="7" r="5" />
-      <circle class="rest" cx="7" cy="7" r="5" stroke-dasharray={`${(share * AROUND).toFixed(1)} ${AROUND}`} />
+      <circle class="rest" cx="7" cy="7" r="5" stroke-dasharray={`${share * CIRCUMFERENCE} ${CIRCUMFERENCE}`} />
     </svg>
   );
 }

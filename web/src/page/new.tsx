@@ -1,28 +1,28 @@
-/** The dialog that begins a conversation: with a person, with a new group, or with a public one. */
+/** The dialog that starts a conversation: with a person, in a new group, or in a public group. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { PublicGroup } from "../engine/api";
 import { Action, Dialog } from "./dialog";
 import { Field } from "./login";
-import { choose } from "./place";
+import { navigateTo } from "./place";
 import { attempt, closeDialog, currentView, engine } from "./store";
-import { count, inPassing } from "./text";
+import { count, singleLine } from "./text";
 
 export function NewDialog() {
   return (
     <Dialog title="New conversation">
-      <OneField
+      <SingleFieldForm
         name="person"
-        label="With a person"
-        hint="Their name on this server"
-        action="Write"
+        label="Direct message"
+        hint="Username on this server"
+        action="Start"
         autofocus
-        act={(username) => engine.direct(username)}
+        act={(username) => engine.openDirect(username)}
       />
-      <OneField
+      <SingleFieldForm
         name="title"
-        label="With a new group"
-        hint="What it is called. The server can read that"
+        label="New group"
+        hint="Title, visible to the server"
         action="Create"
         act={(title) => engine.createGroup(title)}
       />
@@ -31,17 +31,17 @@ export function NewDialog() {
   );
 }
 
-interface OneFieldProps {
+interface SingleFieldFormProps {
   name: string;
   label: string;
   hint: string;
   action: string;
   autofocus?: boolean;
-  /** Answers the group that is to be opened. */
+  /** Returns the id of the group to open. */
   act: (text: string) => Promise<string>;
 }
 
-function OneField({ name, label, hint, action, autofocus, act }: OneFieldProps) {
+function SingleFieldForm({ name, label, hint, action, autofocus, act }: SingleFieldFormProps) {
   const [isBusy, setBusy] = useState(false);
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
@@ -51,7 +51,7 @@ function OneField({ name, label, hint, action, autofocus, act }: OneFieldProps) 
     await attempt(
       act(text).then((groupId) => {
         closeDialog();
-        choose(groupId);
+        navigateTo(groupId);
       }),
     );
     setBusy(false);
@@ -84,22 +84,22 @@ function PublicGroups() {
   return (
     <section>
       <div onInput={(event) => setPattern((event.target as HTMLInputElement).value)}>
-        <Field name="pattern" label="With a public group" hint="Part of its name" type="search" autocomplete="off" />
+        <Field name="pattern" label="Public groups" hint="Part of the name" type="search" autocomplete="off" />
       </div>
       <ul class="found" aria-label="Public groups">
         {found?.map((group) => (
           <li key={group.groupId}>
             <span>
-              <bdi>{inPassing(group.title || group.name)}</bdi>{" "}
+              <bdi>{singleLine(group.title || group.name)}</bdi>{" "}
               <span class="muted">{count(group.memberCount, "member")}</span>
             </span>
             <Action
               class="small"
-              label={`${own.has(group.groupId) ? "Open" : "Join"} ${inPassing(group.title || group.name)}`}
+              label={`${own.has(group.groupId) ? "Open" : "Join"} ${singleLine(group.title || group.name)}`}
               act={async () => {
                 if (!own.has(group.groupId)) await engine.joinPublic(group.groupId);
                 closeDialog();
-                choose(group.groupId);
+                navigateTo(group.groupId);
               }}
             >
               {own.has(group.groupId) ? "Open" : "Join"}
@@ -108,7 +108,7 @@ function PublicGroups() {
         ))}
       </ul>
       <p role="status" class="hint">
-        {found?.length === 0 ? "No public group has that in its name." : ""}
+        {found?.length === 0 ? "No public group found." : ""}
       </p>
     </section>
   );

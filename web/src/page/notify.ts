@@ -1,50 +1,50 @@
-/** Notifications of the browser, while the user is not looking. What they say, a device may keep: by default nothing. */
+/** Browser notifications. By default they contain no names and no text, since a device may keep them. */
 
-import type { Call } from "../engine/api";
-import { isLooking } from "./seen";
-import { called, inPassing } from "./text";
+import type { Alert } from "../engine/api";
+import { isPageActive } from "./seen";
+import { displayName, singleLine } from "./text";
 
-export type Calls = "off" | "quiet" | "text";
+export type NotificationMode = "off" | "quiet" | "text";
 
-const KEY = "calls";
+const STORAGE_KEY = "calls";
 
-/** It calls at most every 5 seconds: who comes back after a night is called once. */
-const EVERY = 5_000;
+/** At most one notification in 5 seconds, so that many messages after a reconnect cause one. */
+const MIN_INTERVAL_MS = 5_000;
 
-const MOST_TOLD = 100;
+const MAX_TEXT = 100;
 
-let last = 0;
+let lastShownAt = 0;
 
-export function calls(): Calls {
-  const chosen = localStorage.getItem(KEY);
-  return allowed() === "granted" && (chosen === "quiet" || chosen === "text") ? chosen : "off";
+export function notificationMode(): NotificationMode {
+  const mode = localStorage.getItem(STORAGE_KEY);
+  return permission() === "granted" && (mode === "quiet" || mode === "text") ? mode : "off";
 }
 
-export function allowed(): NotificationPermission {
+export function permission(): NotificationPermission {
   return "Notification" in window ? Notification.permission : "denied";
 }
 
-/** Asks the browser to allow it, if that is needed. */
-export async function setCalls(chosen: Calls): Promise<void> {
-  if (chosen !== "off" && allowed() === "default") await Notification.requestPermission();
-  localStorage.setItem(KEY, chosen);
+/** Stores the mode, and asks for the browser's permission if necessary. */
+export async function setNotificationMode(mode: NotificationMode): Promise<void> {
+  if (mode !== "off" && permission() === "default") await Notification.requestPermission();
+  localStorage.setItem(STORAGE_KEY, mode);
 }
 
-export async function notify(call: Call): Promise<void> {
-  const chosen = calls();
-  if (chosen === "off" || isLooking() || Date.now() < last + EVERY) return;
-  last = Date.now();
-  const { title, body } = told(call, chosen);
-  const options = { body, tag: call.groupId, icon: "/icon-192.png", data: { groupId: call.groupId } };
+export async function notify(alert: Alert): Promise<void> {
+  const mode = notificationMode();
+  if (mode === "off" || isPageActive() || Date.now() < lastShownAt + MIN_INTERVAL_MS) return;
+  lastShownAt = Date.now();
+  const { title, body } = notificationText(alert, mode);
+  const options = { body, tag: alert.groupId, icon: "/icon-192.png", data: { groupId: alert.groupId } };
   const registration = await navigator.serviceWorker?.getRegistration();
   if (registration) await registration.showNotification(title, options);
   else new Notification(title, options);
 }
 
-function told({ sender, title, text, reason }: Call, chosen: Calls): { title: string; body: string } {
-  if (chosen !== "text")
-    return { title: "Conclave", body: reason === "invite" ? "You are invited." : "There is a message for you." };
-  const where = reason === "direct" ? called(sender) : `${called(sender)} in ${inPassing(title)}`;
-  if (reason === "invite") return { title: "Conclave", body: `${called(sender)} invites you to ${inPassing(title)}.` };
-  return { title: where, body: text ? inPassing(text).slice(0, MOST_TOLD) : "A message that destroys itself" };
+function notificationText(alert: Alert, mode: NotificationMode): { title: string; body: string } {
+  const { sender, title, text, reason } = alert;
+  if (mode !== "text") return { title: "Conclave", body: reason === "invite" ? "New invite" : "New message" };
+  const [name, group] = [displayName(sender), singleLine(title)];
+  if (reason === "invite") return { title: "Conclave", body: `${name} invited you to ${group}.` };
+  return { title: reason === "direct" ? name : `${name} in ${group}`, body: text ? singleLine(text).slice(0, MAX_TEXT) : "Self-destructing message" };
 }

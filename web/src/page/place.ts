@@ -1,52 +1,52 @@
-/** Which conversation is open. On a phone the way back is the browser's own. Addresses do not tell which it is. */
+/** Tracks the open conversation in the browser's history, so that Back works on a phone. URLs do not contain it. */
 
 import { useEffect, useState } from "preact/hooks";
 import { attempt, engine } from "./store";
 
-interface Place {
+interface HistoryState {
   group: string | null;
 }
 
-const changed = new EventTarget();
-const read = (): string | null => (history.state as Place | null)?.group ?? null;
+const changes = new EventTarget();
+const openGroup = (): string | null => (history.state as HistoryState | null)?.group ?? null;
 
-/** Opens a conversation, at a message if `around` is its number. */
-export function choose(group: string, around?: number): void {
-  const place: Place = { group };
-  if (read()) history.replaceState(place, "");
-  else history.pushState(place, "");
-  changed.dispatchEvent(new Event("change"));
+/** Opens a conversation, at message number `around` if given. */
+export function navigateTo(group: string, around?: number): void {
+  const state: HistoryState = { group };
+  if (openGroup()) history.replaceState(state, "");
+  else history.pushState(state, "");
+  changes.dispatchEvent(new Event("change"));
   void attempt(engine.open(group, around));
 }
 
-/** Back to the list. */
-export function leave(): void {
-  if (read()) history.back();
+/** Returns to the list. */
+export function navigateBack(): void {
+  if (openGroup()) history.back();
 }
 
-/** Forgets which conversation is open, where there is no way back to it. */
-export function forget(): void {
-  if (!read()) return;
+/** Closes a conversation that no longer exists. */
+export function closeConversation(): void {
+  if (!openGroup()) return;
   history.replaceState(null, "");
-  changed.dispatchEvent(new Event("change"));
+  changes.dispatchEvent(new Event("change"));
 }
 
-/** Returns which conversation is open; after a reload the one from before. */
-export function usePlace(): string | null {
-  const [group, setGroup] = useState(read);
+/** Returns the id of the open conversation, which is kept over a reload. */
+export function useOpenGroup(): string | null {
+  const [group, setGroup] = useState(openGroup);
   useEffect(() => {
-    const follow = () => setGroup(read());
-    const moved = () => {
-      follow();
-      void attempt(engine.open(read()));
+    const update = () => setGroup(openGroup());
+    const onPopState = () => {
+      update();
+      void attempt(engine.open(openGroup()));
     };
-    follow(); // it may have changed since the component was rendered
-    changed.addEventListener("change", follow);
-    addEventListener("popstate", moved);
-    if (read()) void attempt(engine.open(read()));
+    update(); // it may have changed since the component was rendered
+    changes.addEventListener("change", update);
+    addEventListener("popstate", onPopState);
+    if (openGroup()) void attempt(engine.open(openGroup()));
     return () => {
-      changed.removeEventListener("change", follow);
-      removeEventListener("popstate", moved);
+      changes.removeEventListener("change", update);
+      removeEventListener("popstate", onPopState);
     };
   }, []);
   return group;

@@ -1,99 +1,99 @@
-/** Keeps the place in the list of messages while some come, some go, and the window moves. */
+/** Keeps the scroll position of the message list while messages are added and removed and the window moves. */
 
 import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Conversation, Message } from "../engine/api";
 import { attempt, engine } from "./store";
 
-/** So near to an end, in pixels, the window is moved. */
-const NEAR = 800;
+/** The window is moved when the scroll position is this near to one of its ends. */
+const LOAD_AHEAD_PX = 800;
 
-const LONGEST_MOVE_MS = 500;
+const MAX_LOAD_MS = 500;
 
-/** So near to the end counts as at the end: what arrives then scrolls in. */
-const AT_END = 48;
+/** At most this far from the end counts as at the end: new messages then scroll into view. */
+const END_TOLERANCE_PX = 48;
 
-export interface PlaceInList {
+export interface ScrollPosition {
   isAtEnd: boolean;
-  scrolled: () => void;
-  toEnd: () => void;
+  onScroll: () => void;
+  scrollToEnd: () => void;
 }
 
-/** Where messages stand in the list, whatever the scroll; those that are visible as a whole first. */
-type Tops = { number: number; top: number }[];
+/** Offsets of visible messages from the top of the list, those that are fully visible first. */
+type Offsets = { number: number; top: number }[];
 
-export function usePlaceInList(
+export function useScrollPosition(
   list: RefObject<HTMLDivElement | null>,
   conversation: Conversation,
-  here: readonly Message[],
-): PlaceInList {
+  shown: readonly Message[],
+): ScrollPosition {
   const [isAtEnd, setAtEnd] = useState(true);
   const state = useRef({
     isAtEnd: true,
-    tops: [] as Tops,
-    isMoving: false,
-    hasBegun: false,
-    marked: null as number | null,
+    offsets: [] as Offsets,
+    isLoading: false,
+    isInitialized: false,
+    scrolledTo: null as number | null,
   });
   const { hasEarlier, hasLater, unreadFrom, around } = conversation;
 
-  /** Notes where what is visible stands. */
-  const note = () => {
+  /** Records the offsets of the visible messages. */
+  const record = () => {
     const box = list.current;
     if (!box) return;
-    const end = !hasLater && box.scrollHeight - box.scrollTop - box.clientHeight < AT_END;
+    const end = !hasLater && box.scrollHeight - box.scrollTop - box.clientHeight < END_TOLERANCE_PX;
     state.current.isAtEnd = end;
     setAtEnd(end);
-    const seen = visible(box).map((row) => ({ number: Number(row.dataset["number"]), top: placeOf(row, box) }));
+    const offsets = visibleRows(box).map((row) => ({ number: Number(row.dataset["number"]), top: offsetOf(row, box) }));
     const isWhole = ({ top }: { top: number }) => top >= box.scrollTop;
-    state.current.tops = [...seen.filter(isWhole), ...seen.filter((each) => !isWhole(each))];
+    state.current.offsets = [...offsets.filter(isWhole), ...offsets.filter((each) => !isWhole(each))];
   };
 
-  const latest = useRef(note);
-  latest.current = note;
+  const latest = useRef(record);
+  latest.current = record;
 
-  /** Moves the window, once until the view with it has come. */
-  const move = async (towards: "earlier" | "later") => {
-    if (state.current.isMoving) return;
-    state.current.isMoving = true;
-    await attempt(engine.more(towards));
-    setTimeout(() => (state.current.isMoving = false), LONGEST_MOVE_MS);
+  /** Moves the window, at most once until the new view is there. */
+  const loadMore = async (towards: "earlier" | "later") => {
+    if (state.current.isLoading) return;
+    state.current.isLoading = true;
+    await attempt(engine.loadMore(towards));
+    setTimeout(() => (state.current.isLoading = false), MAX_LOAD_MS);
   };
 
-  const scrolled = () => {
+  const onScroll = () => {
     const box = list.current;
     if (!box) return;
-    note();
-    if (hasEarlier && box.scrollTop < NEAR) void move("earlier");
-    else if (hasLater && box.scrollHeight - box.scrollTop - box.clientHeight < NEAR) void move("later");
+    record();
+    if (hasEarlier && box.scrollTop < LOAD_AHEAD_PX) void loadMore("earlier");
+    else if (hasLater && box.scrollHeight - box.scrollTop - box.clientHeight < LOAD_AHEAD_PX) void loadMore("later");
   };
 
-  const first = here[0]?.number;
-  const last = here.at(-1)?.number;
+  const first = shown[0]?.number;
+  const last = shown.at(-1)?.number;
   useLayoutEffect(() => {
     const box = list.current;
     if (!box) return;
     const now = state.current;
-    now.isMoving = false;
-    const goal = around ?? (now.hasBegun ? null : unreadFrom);
-    if (goal !== null && goal !== now.marked && document.getElementById(`m${goal}`)) {
-      now.marked = goal;
-      const row = document.getElementById(`m${goal}`)!;
-      box.scrollTop += topOf(row, box) - (goal === around ? box.clientHeight / 3 : 56);
-      if (goal === around) row.focus({ preventScroll: true });
-    } else if (!now.hasBegun || (now.isAtEnd && !hasLater)) {
+    now.isLoading = false;
+    const target = around ?? (now.isInitialized ? null : unreadFrom);
+    if (target !== null && target !== now.scrolledTo && document.getElementById(`m${target}`)) {
+      now.scrolledTo = target;
+      const row = document.getElementById(`m${target}`)!;
+      box.scrollTop += topOf(row, box) - (target === around ? box.clientHeight / 3 : 56);
+      if (target === around) row.focus({ preventScroll: true });
+    } else if (!now.isInitialized || (now.isAtEnd && !hasLater)) {
       box.scrollTop = box.scrollHeight;
     } else {
-      restore(box, now.tops);
+      restore(box, now.offsets);
     }
-    if (here.length) now.hasBegun = true;
-    note();
-    // A window that does not fill the list is no end: more is there, and no scroll would ask for it.
-    if (hasEarlier && box.scrollTop < NEAR) void move("earlier");
+    if (shown.length) now.isInitialized = true;
+    record();
+    // Without a scroll bar no scroll event would load more.
+    if (hasEarlier && box.scrollTop < LOAD_AHEAD_PX) void loadMore("earlier");
   }, [
     first,
     last,
-    here.length,
+    shown.length,
     hasEarlier,
     hasLater,
     around,
@@ -105,7 +105,7 @@ export function usePlaceInList(
     const box = list.current!;
     const observer = new ResizeObserver(() => {
       if (state.current.isAtEnd) box.scrollTop = box.scrollHeight;
-      else restore(box, state.current.tops);
+      else restore(box, state.current.offsets);
       latest.current();
     });
     observer.observe(box);
@@ -113,18 +113,18 @@ export function usePlaceInList(
     return () => observer.disconnect();
   }, []);
 
-  const toEnd = async () => {
+  const scrollToEnd = async () => {
     state.current.isAtEnd = true;
-    if (hasLater) await attempt(engine.toEnd());
+    if (hasLater) await attempt(engine.showNewest());
     list.current?.scrollTo({ top: list.current.scrollHeight });
   };
-  return { isAtEnd, scrolled, toEnd };
+  return { isAtEnd, onScroll, scrollToEnd };
 }
 
 const topOf = (row: Element, box: Element) => row.getBoundingClientRect().top - box.getBoundingClientRect().top;
 
-/** The messages that can be seen now, found without measuring all. */
-export function visible(box: HTMLElement): HTMLElement[] {
+/** Returns the rows of the visible messages, by binary search. */
+export function visibleRows(box: HTMLElement): HTMLElement[] {
   const rows = box.querySelectorAll<HTMLElement>("li[data-number]");
   let low = 0;
   let high = rows.length;
@@ -139,15 +139,15 @@ export function visible(box: HTMLElement): HTMLElement[] {
   return found;
 }
 
-/** Where a message stands in the list, whatever the scroll. */
-const placeOf = (row: Element, box: Element) => topOf(row, box) + box.scrollTop;
+/** Returns the offset of a row from the top of the list. */
+const offsetOf = (row: Element, box: Element) => topOf(row, box) + box.scrollTop;
 
-/** Scrolls by as much as the first of what was visible, and is still there, has moved in the list. */
-function restore(box: HTMLElement, tops: Tops): void {
-  for (const { number, top } of tops) {
+/** Scrolls so that the first message that was visible, and still exists, is where it was on the screen. */
+function restore(box: HTMLElement, offsets: Offsets): void {
+  for (const { number, top } of offsets) {
     const row = document.getElementById(`m${number}`);
     if (!row) continue;
-    box.scrollTop += placeOf(row, box) - top;
+    box.scrollTop += offsetOf(row, box) - top;
     return;
   }
 }

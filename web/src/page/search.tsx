@@ -1,40 +1,40 @@
-/** The dialog that finds messages. Nothing of a search is kept. */
+/** The dialog that searches messages on this device. Searches are not stored. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Found } from "../engine/api";
+import type { SearchResult } from "../engine/api";
 import { Dialog } from "./dialog";
 import { Field } from "./login";
-import { choose } from "./place";
+import { navigateTo } from "./place";
 import { nameOf } from "./sidebar";
-import { closeDialog, engine, useView, why } from "./store";
-import { called, count, harmless } from "./text";
-import { recently, now, useMoment } from "./time";
+import { closeDialog, engine, errorText, useView } from "./store";
+import { displayName, count, sanitize } from "./text";
+import { shortTime, now, useNextExpiry } from "./time";
 
-/** A result shows so much of its text. */
-const MOST_SHOWN = 300;
+/** Characters of a result that are shown. */
+const MAX_RESULT_TEXT = 300;
 
 export function SearchDialog({ groupId }: { groupId?: string }) {
   const view = useView();
   const [isEverywhere, setEverywhere] = useState(!groupId);
   const [text, setText] = useState("");
-  const [found, setFound] = useState<readonly Found[] | null>(null);
+  const [found, setFound] = useState<readonly SearchResult[] | null>(null);
   const [fault, setFault] = useState("");
-  const asked = useRef(0);
+  const lastRequest = useRef(0);
   const group = view.groups.find((each) => each.groupId === groupId);
   useEffect(() => {
-    const number = ++asked.current;
+    const number = ++lastRequest.current;
     if (!text.trim()) return setFound(null);
-    // Also after each change of the view: what was taken back or erased goes from here too.
+    // Also after each change of the view, so that deleted messages disappear from the results.
     const timer = setTimeout(() => {
       engine.search(text, isEverywhere ? undefined : groupId).then(
-        (results) => number === asked.current && (setFound(results), setFault("")),
-        (error: unknown) => number === asked.current && setFault(why(error)),
+        (result) => number === lastRequest.current && (setFound(result), setFault("")),
+        (error: unknown) => number === lastRequest.current && setFault(errorText(error)),
       );
     }, 200);
     return () => clearTimeout(timer);
   }, [text, isEverywhere, view]);
-  const moment = useMoment((found ?? []).map((each) => each.goneAt));
-  const here = found?.filter((each) => each.goneAt === null || each.goneAt > moment);
+  const second = useNextExpiry((found ?? []).map((each) => each.goneAt));
+  const results = found?.filter((each) => each.goneAt === null || each.goneAt > second);
   return (
     <Dialog title="Search">
       <div
@@ -48,7 +48,7 @@ export function SearchDialog({ groupId }: { groupId?: string }) {
           type="search"
           autocomplete="off"
           autofocus
-          hint="Each of them, in any order, among the messages on this device"
+          hint="Finds messages on this device that contain all words"
         />
       </div>
       {group && (
@@ -58,30 +58,31 @@ export function SearchDialog({ groupId }: { groupId?: string }) {
             checked={isEverywhere}
             onChange={(event) => setEverywhere(event.currentTarget.checked)}
           />
-          In all conversations, not only in {nameOf(group)}
+          Search all conversations, not only {nameOf(group)}
         </label>
       )}
       <p role="alert">{fault}</p>
       <p role="status" class="hint">
-        {here ? (here.length ? count(here.length, "message") : "Nothing here has these words.") : ""}
+        {results ? (results.length ? count(results.length, "message") : "No messages found.") : ""}
       </p>
       <ul class="found results" aria-label="Results">
-        {here?.map((each) => {
-          const where = view.groups.find((one) => one.groupId === each.groupId);
+        {results?.map((each) => {
+          const conversation = view.groups.find((one) => one.groupId === each.groupId);
           return (
             <li key={`${each.groupId} ${each.number}`}>
               <button
                 type="button"
                 onClick={() => {
                   closeDialog();
-                  choose(each.groupId, each.number);
+                  navigateTo(each.groupId, each.number);
                 }}
               >
                 <span class="meta">
-                  <bdi>{called(each.sender)}</bdi>
-                  {where && isEverywhere ? ` in ${nameOf(where)}` : ""}, {recently(each.createdAt, now())}
+                  <bdi>{displayName(each.sender)}</bdi>
+                  {conversation && isEverywhere ? ` in ${nameOf(conversation)}` : ""},{" "}
+                  {shortTime(each.createdAt, now())}
                 </span>
-                <span dir="auto">{harmless(each.text.slice(0, MOST_SHOWN))}</span>
+                <span dir="auto">{sanitize(each.text.slice(0, MAX_RESULT_TEXT))}</span>
               </button>
             </li>
           );

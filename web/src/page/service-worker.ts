@@ -1,18 +1,18 @@
 /**
- * Keeps the shell of the page, so that it opens without a connection, and opens the page when a notification is
- * chosen. Nothing of the API passes through it, and so no message.
+ * Caches the page's own files, so that it opens without a connection, and opens the page when a notification is
+ * clicked. API requests, and so messages, do not pass through it.
  */
 
 declare const SHELL: string[];
 
-interface Extendable {
+interface ExtendableEvent {
   waitUntil(promise: Promise<unknown>): void;
 }
-interface Fetching {
+interface FetchEvent {
   request: Request;
   respondWith(answer: Promise<Response>): void;
 }
-interface Chosen extends Extendable {
+interface NotificationEvent extends ExtendableEvent {
   notification: Notification;
 }
 interface Page {
@@ -20,9 +20,9 @@ interface Page {
   focus(): Promise<Page>;
 }
 interface Worker {
-  addEventListener(name: "install" | "activate", heard: (event: Extendable) => void): void;
-  addEventListener(name: "fetch", heard: (event: Fetching) => void): void;
-  addEventListener(name: "notificationclick", heard: (event: Chosen) => void): void;
+  addEventListener(name: "install" | "activate", listener: (event: ExtendableEvent) => void): void;
+  addEventListener(name: "fetch", listener: (event: FetchEvent) => void): void;
+  addEventListener(name: "notificationclick", listener: (event: NotificationEvent) => void): void;
   clients: {
     claim(): Promise<void>;
     matchAll(options: { type: "window" }): Promise<Page[]>;
@@ -40,18 +40,18 @@ worker.addEventListener("install", (event) => {
 });
 
 worker.addEventListener("activate", (event) => {
-  const tidy = async () => {
+  const deleteOldCaches = async () => {
     for (const each of await caches.keys()) if (each !== CACHE) await caches.delete(each);
     await worker.clients.claim();
   };
-  event.waitUntil(tidy());
+  event.waitUntil(deleteOldCaches());
 });
 
 worker.addEventListener("fetch", (event) => {
   const { method, url } = event.request;
   const { pathname, origin } = new URL(url);
   if (method !== "GET" || origin !== location.origin || !SHELL.includes(pathname)) return;
-  // The page is asked for, so that a new one is there at once; the others never change.
+  // The page is fetched first, so that a new version is used at once. The other files have hashes in their names.
   const fromCache = () => caches.match(pathname).then((found) => found ?? Response.error());
   if (pathname === "/") event.respondWith(fetch(event.request).catch(fromCache));
   else event.respondWith(caches.match(pathname).then((found) => found ?? fetch(event.request)));

@@ -1,15 +1,15 @@
-/** The list: invites, then conversations with what is unread and how long their messages live. */
+/** The list: invites, then conversations with unread counts and message lifetimes. */
 
 import type { Group, Invite, View } from "../engine/api";
 import { AccountDialog } from "./account";
 import { Action } from "./dialog";
 import { Icon } from "./icons";
 import { NewDialog } from "./new";
-import { choose } from "./place";
+import { navigateTo } from "./place";
 import { SearchDialog } from "./search";
 import { engine, openDialog } from "./store";
-import { called, count, inPassing } from "./text";
-import { policy, recently, short, useNow } from "./time";
+import { displayName, count, singleLine } from "./text";
+import { lifetimeText, shortTime, shortLifetime, useNow } from "./time";
 
 export function Sidebar({ view, openId }: { view: View; openId: string | null }) {
   const { groups, invites } = view;
@@ -55,9 +55,9 @@ export function Sidebar({ view, openId }: { view: View; openId: string | null })
         )}
         {!groups.length && !invites.length && (
           <div class="empty">
-            <p>You are in no conversation yet.</p>
+            <p>No conversations yet.</p>
             <button class="primary" type="button" onClick={() => openDialog(() => <NewDialog />)}>
-              Begin one
+              Start a conversation
             </button>
           </div>
         )}
@@ -66,35 +66,35 @@ export function Sidebar({ view, openId }: { view: View; openId: string | null })
   );
 }
 
-/** What a group is called in the list: its title, and of a group of two the other one. */
+/** Returns the name of a group in the list: its title, or for a direct message the other member. */
 export function nameOf(group: Group): string {
   const other = group.direct && group.members.find((each) => each.userId === group.direct);
-  return other ? called(other.username) : inPassing(group.title || group.name);
+  return other ? displayName(other.username) : singleLine(group.title || group.name);
 }
 
 function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
   const { unread, mentions, lifetime, newestAt } = group;
-  const isWarned = group.encryption.changed.length > 0 || group.encryption.standing === "replaced";
+  const hasWarning = group.encryption.changed.length > 0 || group.encryption.status === "replaced";
   return (
     <li>
-      <button type="button" aria-current={isOpen ? "true" : undefined} onClick={() => choose(group.groupId)}>
+      <button type="button" aria-current={isOpen ? "true" : undefined} onClick={() => navigateTo(group.groupId)}>
         <span class="face" aria-hidden="true">
           <Icon name={group.direct ? "user" : "people"} />
         </span>
         <span class="what">
           <bdi class={unread ? "title unread" : "title"}>{nameOf(group)}</bdi>
           <span class="meta">
-            {isWarned && <span class="danger-text">check a key · </span>}
-            {group.waiting > 0 && `${count(group.waiting, "message")} waiting · `}
+            {hasWarning && <span class="danger-text">check keys · </span>}
+            {group.waiting > 0 && `${count(group.waiting, "message")} pending · `}
             <span aria-hidden="true">
               <Icon name="clock" />
-              {short(lifetime.effective)}
+              {shortLifetime(lifetime.effective)}
             </span>
-            <span class="sr">messages are {policy(lifetime.effective)}</span>
+            <span class="sr">messages are {lifetimeText(lifetime.effective)}</span>
           </span>
         </span>
         <span class="side">
-          <When at={newestAt} />
+          <span class="when">{shortTime(newestAt, Math.floor(Date.now() / 1000))}</span>
           {unread > 0 && (
             <span class={mentions ? "badge mention" : "badge"}>
               <span aria-hidden="true">{(mentions ? `@${mentions} ` : "") + (unread > 999 ? "999+" : unread)}</span>
@@ -107,17 +107,13 @@ function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
   );
 }
 
-function When({ at }: { at: number }) {
-  return <span class="when">{recently(at, Math.floor(Date.now() / 1000))}</span>;
-}
-
 function InviteRow({ invite }: { invite: Invite }) {
   const { title, name, inviter, inviteId } = invite;
-  const shown = title ? `${inPassing(title)} (${inPassing(name)})` : inPassing(name);
+  const shown = title ? `${singleLine(title)} (${singleLine(name)})` : singleLine(name);
   return (
     <li>
       <p>
-        <bdi>{called(inviter)}</bdi> invites you to <bdi>{shown}</bdi>
+        <bdi>{displayName(inviter)}</bdi> invited you to <bdi>{shown}</bdi>
       </p>
       <div class="actions">
         <Action class="small" act={() => engine.decline(inviteId)} label={`Decline the invite to ${shown}`}>
@@ -128,7 +124,7 @@ function InviteRow({ invite }: { invite: Invite }) {
           label={`Accept the invite to ${shown}`}
           act={async () => {
             await engine.accept(inviteId);
-            choose(invite.groupId);
+            navigateTo(invite.groupId);
           }}
         >
           Accept
@@ -146,8 +142,8 @@ function ConnectionLine({ view }: { view: View }) {
       {state === "offline" && (
         <p>
           {why || "No connection"}
-          {retryAt > 0 && <Again at={retryAt} />}{" "}
-          <button class="link" type="button" onClick={() => engine.wake()}>
+          {retryAt > 0 && <RetryCountdown at={retryAt} />}{" "}
+          <button class="link" type="button" onClick={() => engine.reconnect()}>
             Try now
           </button>
         </p>
@@ -156,8 +152,8 @@ function ConnectionLine({ view }: { view: View }) {
   );
 }
 
-function Again({ at }: { at: number }) {
+function RetryCountdown({ at }: { at: number }) {
   useNow();
   const left = Math.ceil((at - Date.now()) / 1000);
-  return left > 0 ? <span aria-hidden="true">{`, again in ${left} s`}</span> : null;
+  return left > 0 ? <span aria-hidden="true">{`, retrying in ${left} s`}</span> : null;
 }

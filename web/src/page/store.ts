@@ -1,13 +1,13 @@
-/** What the page knows: the engine's view, what it says in passing, and which dialogs are open. */
+/** The state of the page: the engine's view, the toast, and the open dialogs. */
 
 import type { ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { Failed, type Engine, type View } from "../engine/api";
+import { CommandError, type Engine, type View } from "../engine/api";
 import { setOffset } from "./time";
 
-/** A value that components follow. */
-class Cell<T> {
-  private readonly followers = new Set<() => void>();
+/** A value whose changes render the components that use it. */
+class Observable<T> {
+  private readonly listeners = new Set<() => void>();
 
   constructor(private value: T) {}
 
@@ -17,22 +17,22 @@ class Cell<T> {
 
   set(value: T): void {
     this.value = value;
-    for (const each of [...this.followers]) each();
+    for (const each of [...this.listeners]) each();
   }
 
   use(): T {
     const [value, setValue] = useState(this.value);
     useEffect(() => {
-      const follow = () => setValue(this.value);
-      follow(); // it may have changed since the component was rendered
-      this.followers.add(follow);
-      return () => void this.followers.delete(follow);
+      const update = () => setValue(this.value);
+      update(); // it may have changed since the component was rendered
+      this.listeners.add(update);
+      return () => void this.listeners.delete(update);
     }, []);
     return value;
   }
 }
 
-const view = new Cell<View>({
+const view = new Observable<View>({
   phase: "starting",
   fault: "",
   account: null,
@@ -46,88 +46,87 @@ const view = new Cell<View>({
 export const useView = () => view.use();
 export const currentView = () => view.get();
 
-export function takeView(next: View): void {
+export function setView(next: View): void {
   if (next.clockOffset !== null) setOffset(next.clockOffset);
   view.set(next);
 }
 
-/** The commands. */
+/** The commands of the Worker. */
 export let engine: Engine;
 
-export function takeEngine(connected: Engine): void {
+export function setEngine(connected: Engine): void {
   engine = connected;
 }
 
-// What is said in passing
+// Toasts
 
-export interface Said {
+export interface ToastMessage {
   text: string;
-  isFault: boolean;
+  isError: boolean;
 }
 
-const said = new Cell<Said | null>(null);
-export const useSaid = () => said.use();
-let silence = 0;
+const toast = new Observable<ToastMessage | null>(null);
+export const useToast = () => toast.use();
+let hideTimer = 0;
 
-/** Says a sentence for 8 seconds; a fault until it is closed, or something else is said. */
-export function say(text: string, isFault = false): void {
-  clearTimeout(silence);
-  said.set({ text, isFault });
-  if (!isFault) silence = window.setTimeout(hush, 8_000);
+/** Shows a toast for 8 seconds; an error until it is closed or replaced. */
+export function showToast(text: string, isError = false): void {
+  clearTimeout(hideTimer);
+  toast.set({ text, isError });
+  if (!isError) hideTimer = window.setTimeout(hideToast, 8_000);
 }
 
-export function hush(): void {
-  said.set(null);
+export function hideToast(): void {
+  toast.set(null);
 }
 
-/** Says why a command failed. Answers whether it has succeeded. */
+/** Waits for a command, and shows a toast if it fails. Returns whether it succeeded. */
 export async function attempt(promise: Promise<unknown>): Promise<boolean> {
   try {
     await promise;
-    if (said.get()?.isFault) hush();
+    if (toast.get()?.isError) hideToast();
     return true;
   } catch (error) {
-    say(why(error), true);
+    showToast(errorText(error), true);
     return false;
   }
 }
 
-/** Why a command failed, for people. */
-export function why(error: unknown): string {
-  if (!(error instanceof Failed)) return String(error);
+/** Returns the text to show for the error of a command. */
+export function errorText(error: unknown): string {
+  if (!(error instanceof CommandError)) return String(error);
   const fields = Object.entries(error.fault.fields).map(([name, texts]) => `${name}: ${texts.join(" ")}`);
   return fields.length && !fields.every((each) => error.message.includes(each))
     ? `${error.message} (${fields.join("; ")})`
     : error.message;
 }
 
-// Dialogs lie one over the other
+// Dialogs: a stack
 
-export interface Opened {
+export interface OpenDialog {
   id: number;
-  draw: () => ComponentChild;
+  render: () => ComponentChild;
 }
 
-const dialogs = new Cell<readonly Opened[]>([]);
+const dialogs = new Observable<readonly OpenDialog[]>([]);
 export const useDialogs = () => dialogs.use();
-let last = 0;
+let lastId = 0;
 
-export function openDialog(draw: () => ComponentChild): void {
-  dialogs.set([...dialogs.get(), { id: ++last, draw }]);
+export function openDialog(render: () => ComponentChild): void {
+  dialogs.set([...dialogs.get(), { id: ++lastId, render }]);
 }
 
-/** Forgets one that was closed. */
+/** Removes a dialog that was closed from the stack. */
 export function dialogClosed(id: number): void {
   dialogs.set(dialogs.get().filter((each) => each.id !== id));
 }
 
-/** Closes the one on top; the browser then has the focus where it was before. */
+/** Closes the topmost dialog; the browser restores the focus. */
 export function closeDialog(): void {
   const open = document.querySelectorAll<HTMLDialogElement>("dialog[open]");
   open[open.length - 1]?.close();
 }
 
-/** Closes all. */
-export function closeDialogs(): void {
+export function closeAllDialogs(): void {
   dialogs.set([]);
 }

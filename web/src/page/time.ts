@@ -1,4 +1,4 @@
-/** Times and lifetimes in words, and the second that passes. */
+/** Formats times and lifetimes, and renders components when the server's time advances. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -15,90 +15,90 @@ const UNITS: readonly [string, number, string][] = [
   ["s", 1, "second"],
 ];
 
-/** The units in which people choose a lifetime: seconds and words. */
-export const CHOICES = UNITS.slice(0, 6)
+/** The units in which a lifetime can be entered: seconds and plural. */
+export const LIFETIME_UNITS = UNITS.slice(0, 6)
   .map(([, seconds, word]) => [seconds, `${word}s`] as const)
   .reverse();
 
-/** A lifetime in words: 90 minutes. */
-export function words(seconds: number): string {
+/** Returns a duration in words: "90 minutes". */
+export function durationText(seconds: number): string {
   const [, size, word] = UNITS.find(([, size]) => seconds % size === 0 && seconds >= size) ?? UNITS[6]!;
   const number = seconds / size;
   return `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 }
 
-/** How long messages live, as the end of a sentence. */
-export function policy(effective: number): string {
-  if (effective === KEEP) return "kept for good";
-  if (effective === AFTER_FETCH) return "deleted at the server once all have fetched them";
-  return `gone after ${words(effective)}`;
+/** Returns the end of the sentence "Messages are ...". */
+export function lifetimeText(effective: number): string {
+  if (effective === KEEP) return "kept forever";
+  if (effective === AFTER_FETCH) return "deleted from the server once all members have fetched them";
+  return `deleted after ${durationText(effective)}`;
 }
 
-/** The same in a few letters: ∞, fetched, 90min. */
-export function short(effective: number): string {
+/** Returns a lifetime in a few characters: "∞", "fetched", "90 min". */
+export function shortLifetime(effective: number): string {
   if (effective === KEEP) return "∞";
   if (effective === AFTER_FETCH) return "fetched";
   const [unit, size] = UNITS.find(([, size]) => effective % size === 0 && effective >= size) ?? UNITS[6]!;
   return `${effective / size} ${unit}`;
 }
 
-/** How much time is left: by the second below an hour. */
-export function remaining(seconds: number): string {
+/** Returns the time left, by the second below an hour. */
+export function remainingText(seconds: number): string {
   const left = Math.max(0, seconds);
   const two = (number: number) => String(number).padStart(2, "0");
   if (left < 60) return `${left} s`;
   if (left < 3_600) return `${Math.floor(left / 60)}:${two(left % 60)}`;
   if (left < 86_400) return `${Math.floor(left / 3_600)} h ${two(Math.floor((left % 3_600) / 60))}`;
   if (left < 100_000 * 86_400) return `${Math.floor(left / 86_400).toLocaleString("en")} d`;
-  return "ages";
+  return "∞";
 }
 
-/** The latest second that JavaScript can date. */
-const LATEST = 8_640_000_000_000;
-const date = (at: number) => new Date(Math.min(at, LATEST) * 1000);
+/** The latest Unix second that a JavaScript Date can represent. */
+const MAX_DATE = 8_640_000_000_000;
+const date = (at: number) => new Date(Math.min(at, MAX_DATE) * 1000);
 
-// To make a formatter takes a hundred times as long as to use it.
-const BY_TIME = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
-const BY_DAY = new Intl.DateTimeFormat([], { weekday: "long", day: "numeric", month: "long", year: "numeric" });
-const BY_DATE = new Intl.DateTimeFormat([], { day: "numeric", month: "short" });
+// Creating a formatter takes a hundred times as long as using it.
+const TIME_FORMAT = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
+const DAY_FORMAT = new Intl.DateTimeFormat([], { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const DATE_FORMAT = new Intl.DateTimeFormat([], { day: "numeric", month: "short" });
 
 export function timeOfDay(at: number): string {
-  return BY_TIME.format(date(at));
+  return TIME_FORMAT.format(date(at));
 }
 
 export function day(at: number): string {
-  return BY_DAY.format(date(at));
+  return DAY_FORMAT.format(date(at));
 }
 
-/** Whether two moments are of one day here. */
+/** Whether two times are on the same day in the local time zone. */
 export function isSameDay(one: number, other: number): boolean {
   return date(one).toDateString() === date(other).toDateString();
 }
 
-/** When something was, short: the time today, else the day. */
-export function recently(at: number, now: number): string {
+/** Returns the time of day for today, otherwise the date. */
+export function shortTime(at: number, now: number): string {
   if (!at) return "";
-  return isSameDay(at, now) ? timeOfDay(at) : BY_DATE.format(date(at));
+  return isSameDay(at, now) ? timeOfDay(at) : DATE_FORMAT.format(date(at));
 }
 
 export function dateAndTime(at: number): string {
   return `${day(at)}, ${timeOfDay(at)}`;
 }
 
-// The server's time. It passes for all components at once, so that what is gone goes everywhere in the same moment.
+// The server's time. All components are rendered in the same tick, so that a message disappears everywhere at once.
 
 let offset = 0;
 let timer = 0;
 const listeners = new Set<() => void>();
 
-/** The server's second of now. */
+/** Returns the server's time in Unix seconds. */
 export function now(): number {
   return Math.floor(Date.now() / 1000 + offset);
 }
 
-/** Takes the server's clock: its time minus that of this device, in seconds. */
+/** Sets the server's time minus that of this device, in seconds. */
 export function setOffset(seconds: number): void {
-  if (Math.abs(seconds - offset) < 0.02) return; // views differ by what it takes to make them
+  if (Math.abs(seconds - offset) < 0.02) return; // the time that it takes to make a view varies
   offset = seconds;
   tick();
 }
@@ -113,30 +113,30 @@ function tick(): void {
 
 document.addEventListener("visibilitychange", () => document.hidden || tick());
 
-/** Calls `passed` with each second that begins, until the returned function is called. */
-export function eachSecond(passed: () => void): () => void {
-  listeners.add(passed);
+/** Calls `listener` at the beginning of each second, until the returned function is called. */
+export function onEachSecond(listener: () => void): () => void {
+  listeners.add(listener);
   if (listeners.size === 1) tick();
-  return () => void listeners.delete(passed);
+  return () => void listeners.delete(listener);
 }
 
-/** Renders a component with each second. */
+/** Renders a component each second. */
 export function useNow(): number {
   const [second, setSecond] = useState(now);
-  useEffect(() => eachSecond(() => setSecond(now())), []);
+  useEffect(() => onEachSecond(() => setSecond(now())), []);
   return second;
 }
 
 /**
- * Renders a component when one of `times` has come, and not each second: the second that it goes by.
- * `times`: seconds at which something goes.
+ * Renders a component when the next of `times` is reached, and returns the current second. Cheaper than useNow.
+ * `times`: Unix seconds at which messages expire; null: never.
  */
-export function useMoment(times: readonly (number | null)[]): number {
+export function useNextExpiry(times: readonly (number | null)[]): number {
   const [second, setSecond] = useState(now);
   const next = times.reduce<number>(
     (least, each) => (each !== null && each > second && each < least ? each : least),
     Infinity,
   );
-  useEffect(() => eachSecond(() => now() >= next && setSecond(now())), [next]);
+  useEffect(() => onEachSecond(() => now() >= next && setSecond(now())), [next]);
   return Math.max(second, now());
 }

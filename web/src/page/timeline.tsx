@@ -1,20 +1,20 @@
-/** The list of messages: a window that moves with the scroll, keeps its place, and loses what is gone at its second. */
+/** The message list: a window that moves with the scroll position. Messages disappear in the second they expire. */
 
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Conversation, Group, Message, Notice, Sending, View } from "../engine/api";
 import { Icon } from "./icons";
 import { MessageMenu } from "./menu";
-import { Row } from "./message";
+import { MessageRow } from "./message";
 import { useSeen } from "./seen";
 import { Action } from "./dialog";
 import { attempt, engine, openDialog } from "./store";
-import { called, harmless, inPassing } from "./text";
-import { day, isSameDay, timeOfDay, useMoment } from "./time";
-import { usePlaceInList } from "./scrolling";
+import { displayName, sanitize, singleLine } from "./text";
+import { day, isSameDay, timeOfDay, useNextExpiry } from "./time";
+import { useScrollPosition } from "./scrolling";
 
-/** Messages of one sender within 5 minutes stand together. */
-const TOGETHER_SECONDS = 300;
+/** Messages of one sender within 5 minutes are shown as a block. */
+const BLOCK_SECONDS = 300;
 
 interface Props {
   view: View;
@@ -26,15 +26,15 @@ interface Props {
 
 export function Timeline({ view, group, conversation, onReply, children }: Props) {
   const { messages, hasEarlier, hasLater, unreadFrom, around, sending, notices } = conversation;
-  const moment = useMoment(messages.map((each) => each.goneAt));
-  const here = messages.filter((each) => each.goneAt === null || each.goneAt > moment);
+  const second = useNextExpiry(messages.map((each) => each.goneAt));
+  const shown = messages.filter((each) => each.goneAt === null || each.goneAt > second);
   const list = useRef<HTMLDivElement>(null);
   const [current, setCurrent] = useState<number | null>(null);
   const self = view.account?.username ?? "";
-  const joined = group.members.map((each) => each.username.toLowerCase()).join(" ");
-  const names = useMemo(() => new Set(joined.split(" ")), [joined]);
-  const place = usePlaceInList(list, conversation, here);
-  useSeen(list, group.groupId, here);
+  const usernames = group.members.map((each) => each.username.toLowerCase()).join(" ");
+  const names = useMemo(() => new Set(usernames.split(" ")), [usernames]);
+  const scroll = useScrollPosition(list, conversation, shown);
+  useSeen(list, group.groupId, shown);
 
   const reply = useCallback((message: Message) => {
     onReply(message);
@@ -45,14 +45,14 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
     [group.groupId, group.role],
   );
 
-  const reached = here.some((each) => each.number === current) ? current : (here.at(-1)?.number ?? null);
-  const walk = (event: KeyboardEvent) => {
-    const steps: Record<string, number> = { ArrowUp: -1, ArrowDown: 1, Home: -here.length, End: here.length };
+  const focusable = shown.some((each) => each.number === current) ? current : (shown.at(-1)?.number ?? null);
+  const onKeyDown = (event: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowUp: -1, ArrowDown: 1, Home: -shown.length, End: shown.length };
     const step = steps[event.key];
     if (step === undefined || !(event.target as Element).matches("li.message")) return;
     event.preventDefault();
-    const at = here.findIndex((each) => each.number === reached);
-    const next = here[Math.max(0, Math.min(here.length - 1, at + step))];
+    const at = shown.findIndex((each) => each.number === focusable);
+    const next = shown[Math.max(0, Math.min(shown.length - 1, at + step))];
     if (!next) return;
     setCurrent(next.number);
     document.getElementById(`m${next.number}`)?.focus();
@@ -60,7 +60,7 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
 
   return (
     <div class="around-timeline">
-      <div class="timeline" ref={list} onScroll={place.scrolled} onKeyDown={walk}>
+      <div class="timeline" ref={list} onScroll={scroll.onScroll} onKeyDown={onKeyDown}>
         {children}
         <ol aria-label="Messages">
           {hasEarlier && (
@@ -68,7 +68,7 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
               …
             </li>
           )}
-          {rows(here, notices, hasEarlier, hasLater).map((row) => {
+          {rows(shown, notices, hasEarlier, hasLater).map((row) => {
             if (row.kind === "day")
               return (
                 <li key={`d${row.text}`} class="day">
@@ -80,20 +80,20 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
             return [
               message.number === unreadFrom && !message.isOwn && (
                 <li key="new" class="new">
-                  <span>new</span>
+                  <span>New</span>
                   {group.unread > 0 && (
-                    <button class="link" type="button" onClick={() => attempt(engine.readAll(group.groupId))}>
+                    <button class="link" type="button" onClick={() => attempt(engine.markAllRead(group.groupId))}>
                       Mark all as read
                     </button>
                   )}
                 </li>
               ),
-              <Row
+              <MessageRow
                 key={message.number}
                 message={message}
                 isContinued={row.isContinued && message.number !== unreadFrom}
-                isMarked={message.number === around}
-                isCurrent={message.number === reached}
+                isHighlighted={message.number === around}
+                isFocusable={message.number === focusable}
                 self={self}
                 names={names}
                 onReply={reply}
@@ -104,12 +104,12 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
           {!hasLater && sending.map((each) => <SendingRow key={each.sendId} sending={each} groupId={group.groupId} />)}
         </ol>
       </div>
-      {(hasLater || !place.isAtEnd) && here.length > 0 && (
-        <button class="to-end icon" type="button" aria-label="To the newest messages" onClick={place.toEnd}>
+      {(hasLater || !scroll.isAtEnd) && shown.length > 0 && (
+        <button class="to-end icon" type="button" aria-label="Go to the newest messages" onClick={scroll.scrollToEnd}>
           <Icon name="down" />
         </button>
       )}
-      <Announcer messages={hasLater ? [] : here} />
+      <Announcer messages={hasLater ? [] : shown} />
     </div>
   );
 }
@@ -119,18 +119,19 @@ type TimelineRow =
   | { kind: "notice"; at: number; notice: Notice }
   | { kind: "message"; message: Message; isContinued: boolean };
 
-/** Puts days and notices between the messages, by their times. */
+/** Inserts days and notices between the messages, by time. */
 function rows(messages: readonly Message[], notices: readonly Notice[], hasEarlier: boolean, hasLater: boolean) {
   const out: TimelineRow[] = [];
   const first = hasEarlier ? (messages[0]?.createdAt ?? 0) : 0;
   const last = hasLater ? (messages.at(-1)?.createdAt ?? 0) : Infinity;
-  const shown = notices.map((notice, at) => ({ kind: "notice" as const, at, notice }));
-  const waiting = shown.filter(({ notice }) => notice.at >= first && notice.at <= last);
+  const pending = notices
+    .map((notice, at) => ({ kind: "notice" as const, at, notice }))
+    .filter(({ notice }) => notice.at >= first && notice.at <= last);
   let before: Message | null = null;
   let today: number | null = null;
   for (const message of messages) {
-    while (waiting[0] && waiting[0].notice.at < message.createdAt) {
-      out.push(waiting.shift()!);
+    while (pending[0] && pending[0].notice.at < message.createdAt) {
+      out.push(pending.shift()!);
       before = null;
     }
     if (today === null || !isSameDay(today, message.createdAt)) {
@@ -141,11 +142,11 @@ function rows(messages: readonly Message[], notices: readonly Notice[], hasEarli
     const isContinued =
       before !== null &&
       before.senderId === message.senderId &&
-      message.createdAt - before.createdAt < TOGETHER_SECONDS;
+      message.createdAt - before.createdAt < BLOCK_SECONDS;
     out.push({ kind: "message", message, isContinued });
     before = message;
   }
-  return [...out, ...waiting];
+  return [...out, ...pending];
 }
 
 function NoticeRow({ notice }: { notice: Notice }) {
@@ -153,13 +154,13 @@ function NoticeRow({ notice }: { notice: Notice }) {
     <li class={`notice ${notice.kind}`}>
       <span>
         {notice.kind !== "info" && <Icon name="warning" />}
-        {harmless(notice.text)} · <time>{timeOfDay(notice.at)}</time>
+        {sanitize(notice.text)} · <time>{timeOfDay(notice.at)}</time>
       </span>
     </li>
   );
 }
 
-const STATES = { waiting: "Waits for the connection", held: "Waits for your decision", failed: "Was not sent" };
+const STATES = { waiting: "Waiting for connection", held: "Waiting for your decision", failed: "Not sent" };
 
 function SendingRow({ sending, groupId }: { sending: Sending; groupId: string }) {
   const { sendId, text, state, why } = sending;
@@ -167,11 +168,11 @@ function SendingRow({ sending, groupId }: { sending: Sending; groupId: string })
     <li class={`message own sending ${state}`}>
       <div class="bubble">
         <div class="text" dir="auto">
-          {harmless(text)}
+          {sanitize(text)}
         </div>
         <p class="foot" role="status">
           {STATES[state]}
-          {why && `: ${inPassing(why)}`}
+          {why && `: ${singleLine(why)}`}
         </p>
         <div class="actions">
           {state === "failed" && (
@@ -188,29 +189,29 @@ function SendingRow({ sending, groupId }: { sending: Sending; groupId: string })
   );
 }
 
-/** Reads to screen readers what arrives while the newest messages are shown. */
+/** Announces new messages to screen readers while the newest messages are shown. */
 function Announcer({ messages }: { messages: readonly Message[] }) {
-  const [{ number, text }, setSaid] = useState({ number: 0, text: "" });
+  const [{ number, text }, setAnnounced] = useState({ number: 0, text: "" });
   const known = useRef<number | null>(null);
   const newest = messages.at(-1);
   useEffect(() => {
     if (known.current !== null && newest && newest.number > known.current && !newest.isOwn)
-      setSaid({
+      setAnnounced({
         number: newest.number,
         text: newest.selfDestructSeconds
-          ? "A message that destroys itself"
-          : `${called(newest.sender)}: ${newest.text ?? ""}`,
+          ? "Self-destructing message"
+          : `${displayName(newest.sender)}: ${newest.text ?? ""}`,
       });
     known.current = newest?.number ?? known.current ?? 0;
   }, [newest?.number]);
   useLayoutEffect(() => {
     if (!text) return;
-    const timer = setTimeout(() => setSaid({ number: 0, text: "" }), 5_000); // what was said does not stay here either
+    const timer = setTimeout(() => setAnnounced({ number: 0, text: "" }), 5_000); // the text must not stay in the page
     return () => clearTimeout(timer);
   }, [number]);
   return (
     <div class="sr" role="status">
-      {messages.some((each) => each.number === number) ? harmless(text) : ""}
+      {messages.some((each) => each.number === number) ? sanitize(text) : ""}
     </div>
   );
 }

@@ -1,416 +1,347 @@
-/** An account's encryption: MLS, by RFC 9420, as the other clients of the protocol use it. */
+/** The encryption of an account: MLS (RFC 9420). */
 
 import type { Id } from "../api";
 import { equal, hex, idBytes, sha256, utf8 } from "../bytes";
-import { commit } from "../mls/committing";
+import { commit, type CommitChanges } from "../mls/committing";
 import { MlsError } from "../mls/errors";
 import { MlsGroup } from "../mls/group";
 import { joinByWelcome, joinExternal } from "../mls/joining";
 import { fingerprint } from "../mls/suite";
 import { identityOf } from "../mls/checks";
-import { decode, readHeader, readInfo, type Info } from "../mls/wire";
+import { decode, readHeader, readInfo, type GroupInfoHeader } from "../mls/wire";
 import type { ListedGroup } from "../server/wire";
 import { Batch, type Vault } from "../store/vault";
-import type { Draft } from "./draft";
 import { EncryptionError, NotReadyError, ReplacedError } from "./errors";
-import type { Held, OwnText } from "./held";
-import { KeptGroups } from "./kept-groups";
-import { inTheClear, Order, type Arrived, type Readable } from "./order";
-import { Packages } from "./packages";
+import type { GroupRecord, SentText } from "./group-record";
+import { GroupStore } from "./group-store";
+import { MessageProcessor, type DecodedMessage, type IncomingMessage } from "./message-processor";
+import { OwnKeys } from "./packages";
 import * as texts from "./texts";
+import type { GroupTransaction } from "./transaction";
 
-/** Bytes of a commit and what goes with it: a request has 1 MiB at most, and bytes take 4/3 of their length in JSON. */
-const MOST_BYTES = 750_000;
-/** Bytes of a text. */
-export const LONGEST_TEXT = 500_000;
-/** A commit that was sent is there after five seconds, or was not stored. */
-export const AWAITED_SECONDS = 5;
+/** Bytes of a commit with its group info: a request has at most 1 MiB, and base64 takes 4/3. */
+const MAX_REQUEST_BYTES = 750_000;
+export const MAX_TEXT_BYTES = 500_000;
+/** A commit that was sent can be fetched within five seconds, or was not stored. */
+export const COMMIT_ARRIVAL_SECONDS = 5;
 const NO_BYTES: Uint8Array = new Uint8Array();
 
-const WELCOMED = "This member's keys have signed what let you in.";
-const WELCOMED_BY_ANOTHER =
-  "This member's keys have signed what let you in, and the server had named somebody else as the one who invites you.";
+const WELCOMED = "This member added you to the group.";
+const WELCOMED_BY_ANOTHER = "This member added you to the group, but the server named another inviter.";
 
-/** What a change of the members gives to send. Empty bytes: nothing. */
-export interface Change {
+/** The messages to send for a change of the members. Empty bytes: nothing to send. */
+export interface MembershipChange {
   commit: Uint8Array;
   info: Uint8Array;
   welcome: Uint8Array;
 }
 
-/** What brings the user in from outside. */
-export interface Joining {
+/** A commit by which the user joins from outside, and the group info after it. */
+export interface ExternalCommit {
   commit: Uint8Array;
   mlsGroupId: string;
   info: Uint8Array;
 }
 
-/** A text that is to be sent again: `original` is the number under which it came first. */
-export interface SendAgain {
-  key: number;
-  groupId: Id;
-  text: string;
-  selfDestructSeconds: number;
-  original: number;
-}
-
-export class Encryption extends KeptGroups {
-  readonly order: Order;
+export class Encryption extends GroupStore {
+  readonly processor: MessageProcessor;
   private readonly listedKeys = new Set<string>();
 
   private constructor(
     vault: Vault,
     userId: Id,
     readonly now: () => number,
-    readonly packages: Packages,
+    readonly ownKeys: OwnKeys,
     clock?: () => number,
   ) {
     super(vault, userId, clock);
-    this.order = new Order(userId, this.agenda, now);
+    this.processor = new MessageProcessor(userId, this.agenda, now);
   }
 
-  /** Opens what is kept. `now`: Unix seconds of the server. */
+  /** Reads the stored state. `now`: returns the server's time in Unix seconds. */
   static async open(vault: Vault, userId: Id, now: () => number, clock?: () => number): Promise<Encryption> {
-    const made = new Encryption(vault, userId, now, await Packages.open(vault, userId, now), clock);
+    const made = new Encryption(vault, userId, now, await OwnKeys.open(vault, userId, now), clock);
     await made.readAll();
     return made;
   }
 
   // Messages
 
-  /** Throws NotReadyError if nothing can be encrypted yet, ReplacedError if nothing will be by itself. */
+  /** Returns the group if messages can be encrypted. Throws NotReadyError or ReplacedError otherwise. */
   checkReady(groupId: Id): MlsGroup {
-    const held = this.held.get(groupId);
-    const group = this.ready(groupId);
+    const record = this.records.get(groupId);
+    const group = this.requireGroup(groupId);
     const agenda = this.agenda.of(groupId);
-    if (agenda.ahead || !agenda.isCaughtUp) {
-      this.agenda.want(groupId); // the state may be an old one, whose keys were used
-      throw new NotReadyError("what came to this group is still being read: it goes on by itself");
+    if (agenda.hasLaterMessages || !agenda.isCaughtUp) {
+      this.agenda.schedule(groupId); // the state may be outdated, and its keys used
+      throw new NotReadyError("messages of this group are still being fetched");
     }
     let why = "";
-    if (agenda.isNew) why = "this device has just come in, and compares its keys with those of the others";
-    else if (held?.isDoubtful) why = "messages are gone that may have been sent from here: new keys are on their way";
-    else if (group.hasProposals) why = "the group is being changed: it goes on in a moment";
+    if (agenda.isNew) why = "this device has just joined and is comparing its keys";
+    else if (record?.isDoubtful) why = "the keys of this device may be outdated and are being renewed";
+    else if (group.hasProposals) why = "the group is being changed";
     if (why) {
-      this.agenda.want(groupId, 0);
+      this.agenda.schedule(groupId, 0);
       throw new NotReadyError(why);
     }
     return group;
   }
 
-  /** Encrypts a text. It is stored with the state that follows when it returns. `original`: it is sent again. */
+  /** Encrypts a text, and stores it with the new state. `original`: the number that it repeats; 0: it is new. */
   async encode(groupId: Id, text: string, sendId: string, original = 0): Promise<Uint8Array> {
     this.checkReady(groupId);
-    return this.change(groupId, async (draft) => {
+    return this.change(groupId, async (tx) => {
       const group = this.checkReady(groupId);
-      // Asked in turn: a key that changed a moment ago must not get what was meant for the former one.
-      if (this.isInDoubt(groupId)) throw new NotReadyError("a key has changed");
-      const { group: next, message } = await group.encrypt(utf8(text), original ? inTheClear(original) : NO_BYTES);
-      draft.group = next;
+      // Checked within the transaction, so that a key that has just changed gets no message for the former one.
+      if (this.hasChangedKeys(groupId)) throw new NotReadyError("a key has changed");
+      const { group: next, message } = await group.encrypt(utf8(text), original ? texts.encodeOriginal(original) : NO_BYTES);
+      tx.group = next;
       const hash = hex(await sha256(message));
-      texts.keepOwn(draft.held, { hash, text, epoch: group.epoch, madeAt: this.now(), original, sendId });
+      texts.keepSent(tx.record, { hash, text, epoch: group.epoch, madeAt: this.now(), original, sendId });
       return message;
     });
   }
 
-  /** Forgets the text of a payload, unless it came back. */
-  async withdraw(groupId: Id, payload: Uint8Array): Promise<void> {
-    const hash = hex(await sha256(payload));
-    await this.changeOwn(groupId, (held) => {
-      const own = texts.findOwn(held, hash);
-      if (own && !texts.isKept(own)) texts.dropOwn(held, own.key);
-    });
-  }
-
-  /** Forgets all tries to send a text: one of them has come, or the server has had it. */
-  hasCome(groupId: Id, sendId: string): Promise<void> {
-    return this.changeOwn(groupId, (held) => texts.dropTries(held, sendId));
-  }
-
-  /** Texts that came after their keys had passed, or with keys that were not those of the others. */
-  toSendAgain(): SendAgain[] {
-    return [...this.held.values()].flatMap((held) =>
-      held.own.flatMap(({ key, text, again, original }) =>
-        again === null ? [] : [{ key, groupId: held.groupId, text, selfDestructSeconds: again, original }],
-      ),
-    );
-  }
-
-  sentAgain(groupId: Id, key: number): Promise<void> {
-    return this.changeOwn(groupId, (held) => texts.dropOwn(held, key));
-  }
-
-  /** The numbers of the messages of which a text is kept. */
-  kept(groupId: Id): number[] {
-    const held = this.held.get(groupId);
-    return held ? texts.keptNumbers(held) : [];
-  }
-
-  /** Erases what is kept of messages that are gone. */
-  gone(groupId: Id, numbers: Iterable<number>, areTakenBack = false): Promise<void> {
-    const all = new Set(numbers);
-    return this.changeOwn(groupId, (held) => texts.dropGone(held, all, areTakenBack));
-  }
-
-  /** Own messages that were sent anew although their first ones were taken back. */
-  toTakeBack(): { groupId: Id; number: number }[] {
-    return [...this.held.values()].flatMap(({ groupId, unwanted }) => unwanted.map((number) => ({ groupId, number })));
-  }
-
-  takenBack(groupId: Id, number: number): Promise<void> {
-    return this.changeOwn(groupId, (held) => {
-      held.unwanted = held.unwanted.filter((each) => each !== number);
-      held.repeats = held.repeats.filter((each) => each.number !== number);
-    });
-  }
-
-  /** The numbers under which a text has come once more. */
-  repeated(groupId: Id, number: number): number[] {
-    return (this.held.get(groupId)?.repeats ?? []).filter((each) => each.original === number).map((each) => each.number);
-  }
-
-  /** Whether somebody changes the members who was no admin when the list was read last, or none was read. */
-  wantsMembers(groupId: Id, messages: readonly Arrived[]): boolean {
+  /** Whether the list of members has to be read first: a message may change members, and its sender is not a known admin. */
+  needsMembers(groupId: Id, messages: readonly IncomingMessage[]): boolean {
     if (!this.hasKeys(groupId)) return false;
     const { admins } = this.agenda.of(groupId);
     return messages.some((each) => !admins.has(each.senderId) && readHeader(each.payload)?.mayChangeMembers);
   }
 
-  /** Takes the members and admins of the user's groups, as the server lists them now. */
-  noteMembers(groups: readonly ListedGroup[]): void {
+  /** Sets the members and admins of groups by the server's list. */
+  updateMembers(groups: readonly ListedGroup[]): void {
     for (const group of groups) {
-      for (const each of group.members) if (each.user_id === this.userId) this.noteOwnKey(each.signing_key_fingerprint);
-      if (this.agenda.of(group.group_id).takeList(group)) this.news.push({ kind: "changed", groupId: group.group_id });
+      for (const each of group.members) if (each.user_id === this.userId) this.recordListedKey(each.signing_key_fingerprint);
+      if (this.agenda.of(group.group_id).updateMembers(group)) this.news.push({ kind: "changed", groupId: group.group_id });
     }
   }
 
   /**
-   * Decrypts messages, and takes commits; `store` adds to the batch what the history makes of them. All is on the disk
-   * when it returns. If that fails, the keys of the group are given up, and the messages are passed by.
+   * Decrypts messages and applies commits. `store` adds the history's changes to the same batch, which is on the disk when
+   * this returns. If it fails, the keys of the group are dropped, and the messages are skipped.
    */
-  async decode(groupId: Id, messages: readonly Arrived[], store: (found: readonly Readable[], batch: Batch) => void): Promise<void> {
-    const before = this.sight(groupId);
+  async decode(groupId: Id, messages: readonly IncomingMessage[], store: (found: readonly DecodedMessage[], batch: Batch) => void): Promise<void> {
+    const before = this.status(groupId);
     try {
-      await this.change(groupId, async (draft) => store(await this.order.read(draft, messages), draft.batch));
+      await this.change(groupId, async (tx) => store(await this.processor.process(tx, messages), tx.batch));
     } catch (error) {
       if (!(error instanceof EncryptionError)) throw error;
-      await this.change(groupId, async (draft) => {
-        await this.order.passOver(draft, messages);
-        store([], draft.batch);
+      await this.change(groupId, async (tx) => {
+        await this.processor.skipMessages(tx, messages);
+        store([], tx.batch);
       });
-      this.lost(groupId);
+      this.reportUnusable(groupId);
     }
-    const after = this.sight(groupId);
-    if (after.epoch !== before.epoch || after.standing !== before.standing) this.news.push({ kind: "changed", groupId });
+    const after = this.status(groupId);
+    if (after.epoch !== before.epoch || after.state !== before.state) this.news.push({ kind: "changed", groupId });
   }
 
-  /** A page of messages is asked for next. */
-  fetches(groupId: Id): void {
-    this.agenda.of(groupId).fetches();
+  /** Records the start of a fetch. */
+  recordFetch(groupId: Id): void {
+    this.agenda.of(groupId).recordFetch();
   }
 
-  /** Everything was read: from here on it is known what was sent by these keys. `last`: the group's last number. */
+  /** Records that all messages were read. `last`: the group's last number. */
   async caughtUp(groupId: Id, last: number): Promise<void> {
-    const held = this.held.get(groupId);
+    const record = this.records.get(groupId);
     const agenda = this.agenda.of(groupId);
-    if (held && held.upTo > 0 && held.upTo < last && !agenda.isCaughtUp) {
-      await this.change(groupId, async (draft) => {
-        this.order.misses(draft);
-        draft.held.upTo = last;
+    if (record && record.upTo > 0 && record.upTo < last && !agenda.isCaughtUp) {
+      await this.change(groupId, async (tx) => {
+        this.processor.recordGap(tx);
+        tx.record.upTo = last;
       });
     }
-    agenda.caughtUp();
+    agenda.recordCaughtUp();
     const now = this.now();
-    const former = this.lastFormer.get(groupId) ?? 0;
-    const isOver = (own: OwnText, of: Held): boolean =>
-      texts.isFormer(own, former, now) || (this.order.isSure(of) && texts.isKeptForLong(own, now));
-    if (held?.own.some((each) => isOver(each, held)))
-      await this.changeOwn(groupId, (of) => void (of.own = of.own.filter((each) => !isOver(each, of))));
+    const lastKey = this.lastStoredKey.get(groupId) ?? 0;
+    const isDroppable = (own: SentText, of: GroupRecord): boolean =>
+      texts.isStale(own, lastKey, now) || (this.processor.isConfirmed(of) && texts.isConfirmable(own, now));
+    if (record?.own.some((each) => isDroppable(each, record)))
+      await this.changeRecord(groupId, (of) => void (of.own = of.own.filter((each) => !isDroppable(each, of))));
   }
 
   // Members
 
-  /** Begins a new group, with the user alone in it. */
-  begin(groupId: Id): Promise<{ info: Uint8Array; mlsGroupId: string }> {
-    return this.change(groupId, async (draft) => {
-      const group = await MlsGroup.create(await this.packages.ownLeaf());
-      draft.group = group;
-      draft.held.renewedAt = this.now();
-      draft.held.missed = 0;
-      await this.order.enter(draft);
+  /** Creates the encryption of a group, with the user as its only member. */
+  create(groupId: Id): Promise<{ info: Uint8Array; mlsGroupId: string }> {
+    return this.change(groupId, async (tx) => {
+      const group = await MlsGroup.create(await this.ownKeys.ownLeaf());
+      tx.group = group;
+      tx.record.renewedAt = this.now();
+      tx.record.missed = 0;
+      await this.processor.enter(tx);
       return { info: await group.groupInfo(), mlsGroupId: group.groupId };
     });
   }
 
-  /** Notes the fingerprint that the server has for the account; "": none. */
-  noteOwnKey(listed: string): void {
+  /** Records the fingerprint that the server has for the account; "": none. */
+  recordListedKey(listed: string): void {
     if (listed) this.listedKeys.add(listed);
   }
 
-  /** Makes a commit that adds a user. */
-  add(groupId: Id, userId: Id, keyPackage: Uint8Array): Promise<Change> {
-    const what = "this user cannot be added";
+  /** Creates a commit that adds a user. */
+  add(groupId: Id, userId: Id, keyPackage: Uint8Array): Promise<MembershipChange> {
     return this.change(
       groupId,
-      async (draft) => {
+      async (tx) => {
         const message = decode(keyPackage);
         if (message.wireformat !== "mls_key_package" || !equal(identityOf(message.keyPackage.leafNode), idBytes(userId)))
-          throw new EncryptionError("the server has given a key that is not this user's: nobody was added");
-        return this.commitIn(draft, { add: [message.keyPackage] });
+          throw new EncryptionError("the server returned another user's key: the user was not added");
+        return this.commitIn(tx, { add: [message.keyPackage] });
       },
-      what,
+      "this user cannot be added",
     );
   }
 
-  /** Makes a commit that removes a member; empty if the keys are not there, or the member is not. */
-  async remove(groupId: Id, userId: Id): Promise<Change> {
+  /** Creates a commit that removes a member; empty if this client or the member has no keys. */
+  async remove(groupId: Id, userId: Id): Promise<MembershipChange> {
     const nothing = { commit: NO_BYTES, info: NO_BYTES, welcome: NO_BYTES };
     if (!this.hasKeys(groupId)) return nothing;
     return this.change(
       groupId,
-      async (draft) => {
-        // Found in turn: what was read before may have given the leaf to another one.
-        const member = this.ready(groupId).find(userId);
-        return member ? this.commitIn(draft, { remove: [member.index] }) : nothing;
+      async (tx) => {
+        // Searched within the transaction: another member may have the leaf by now.
+        const member = this.requireGroup(groupId).find(userId);
+        return member ? this.commitIn(tx, { remove: [member.index] }) : nothing;
       },
       "the group cannot be changed",
     );
   }
 
-  /** Makes a commit with new own keys, which removes leaves, and takes proposals along. */
-  commit(groupId: Id, remove: readonly number[] = []): Promise<Change> {
-    return this.change(groupId, (draft) => this.commitIn(draft, { remove }), "the group cannot be changed");
+  /** Creates a commit that renews the own keys, removes leaves, and includes proposals. */
+  commit(groupId: Id, remove: readonly number[] = []): Promise<MembershipChange> {
+    return this.change(groupId, (tx) => this.commitIn(tx, { remove }), "the group cannot be changed");
   }
 
-  private async commitIn(draft: Draft, wishes: Omit<Parameters<typeof commit>[1], "now">): Promise<Change> {
-    const made = await commit(this.ready(draft.groupId), { ...wishes, now: this.now() });
-    draft.group = made.group;
+  private async commitIn(tx: GroupTransaction, changes: Omit<CommitChanges, "now">): Promise<MembershipChange> {
+    const made = await commit(this.requireGroup(tx.groupId), { ...changes, now: this.now() });
+    tx.group = made.group;
     const welcome = made.welcome ?? NO_BYTES;
-    return { commit: made.message, info: fitting(made.groupInfo, made.message, welcome), welcome };
+    return { commit: made.message, info: infoIfFits(made.groupInfo, made.message, welcome), welcome };
   }
 
-  /** Makes a commit by which the user comes in from outside. `anew`: which commits there were is forgotten. */
-  join(groupId: Id, bytes: Uint8Array, anew = false): Promise<Joining> {
+  /** Creates a commit by which the user joins from outside. `anew`: earlier commits are forgotten. */
+  join(groupId: Id, bytes: Uint8Array, anew = false): Promise<ExternalCommit> {
     const info = readInfo(bytes);
-    if (!info) return Promise.reject(new EncryptionError("this group was made without keys, or by a client that encrypts otherwise"));
+    if (!info) return Promise.reject(new EncryptionError("this group is not encrypted, or by an incompatible client"));
     return this.change(
       groupId,
-      async (draft) => {
-        this.order.giveUp(draft);
-        if (anew) draft.held.commits = [];
-        const { group, message } = await joinExternal(bytes, await this.packages.ownLeaf());
-        draft.group = group;
-        draft.held.awaits(group.epoch - 1, group.tag, info.tag);
-        draft.held.renewedAt = this.now();
-        draft.held.noteRequest(group.tag);
-        this.agenda.of(groupId).askedAt = this.agenda.clock();
-        return { commit: message, mlsGroupId: group.groupId, info: fitting(await group.groupInfo(), message) };
+      async (tx) => {
+        this.processor.dropState(tx);
+        if (anew) tx.record.commits = [];
+        const { group, message } = await joinExternal(bytes, await this.ownKeys.ownLeaf());
+        tx.group = group;
+        tx.record.awaitCommit(group.epoch - 1, group.tag, info.tag);
+        tx.record.renewedAt = this.now();
+        tx.record.recordJoinCommit(group.tag);
+        this.agenda.of(groupId).joinSentAt = this.agenda.clock();
+        return { commit: message, mlsGroupId: group.groupId, info: infoIfFits(await group.groupInfo(), message) };
       },
-      "what the server has for those who come in is of no use",
+      "this group cannot be joined",
     );
   }
 
   /**
-   * Takes the state that a Welcome leads to. It counts once the commit that it belongs to has come. `inviter`: whom the
-   * server has named; null: not known. False: it is not for these keys.
+   * Joins by a Welcome. It takes effect when its commit is fetched. `inviter`: as named by the server; null: not known.
+   * Returns false if the Welcome is not for these keys.
    */
-  async welcomed(groupId: Id, welcome: Uint8Array, inviter: Id | null): Promise<boolean> {
+  async processWelcome(groupId: Id, welcome: Uint8Array, inviter: Id | null): Promise<boolean> {
     const digest = hex(await sha256(welcome));
-    const held = this.held.get(groupId);
-    if (held?.welcome === digest) return true; // it was taken before, and the answer of the server was lost
-    const packages = this.packages.all();
+    const record = this.records.get(groupId);
+    if (record?.welcome === digest) return true; // processed before, and the response was lost
+    const ownKeys = this.ownKeys.all();
     try {
-      const { group, used, by } = await joinByWelcome(welcome, packages);
-      await this.change(groupId, async (draft) => {
-        this.order.giveUp(draft);
-        this.packages.used(packages.indexOf(used), draft.batch);
-        draft.group = group;
-        draft.held.welcome = digest;
-        draft.held.awaits(group.epoch - 1, group.tag, "");
-        draft.held.renewedAt = used.isLastResort ? 0 : this.now();
-        this.agenda.of(groupId).askedAt = this.agenda.clock();
-        await this.order.decide(draft);
+      const { group, used, by } = await joinByWelcome(welcome, ownKeys);
+      await this.change(groupId, async (tx) => {
+        this.processor.dropState(tx);
+        this.ownKeys.dropUsed(ownKeys.indexOf(used), tx.batch);
+        tx.group = group;
+        tx.record.welcome = digest;
+        tx.record.awaitCommit(group.epoch - 1, group.tag, "");
+        tx.record.renewedAt = used.isLastResort ? 0 : this.now();
+        this.agenda.of(groupId).joinSentAt = this.agenda.clock();
+        await this.processor.resolveAwaited(tx);
         const isNamed = inviter === null || inviter === by.userId;
-        draft.notice(isNamed ? "welcomed" : "refused", isNamed ? WELCOMED : WELCOMED_BY_ANOTHER, by.userId);
+        tx.notice(isNamed ? "welcomed" : "refused", isNamed ? WELCOMED : WELCOMED_BY_ANOTHER, by.userId);
       });
     } catch (error) {
-      if (error instanceof MlsError && error.kind === "notForUs") return held?.stage === "in";
+      if (error instanceof MlsError && error.kind === "notForUs") return record?.stage === "in";
       if (!(error instanceof MlsError || error instanceof EncryptionError)) throw error;
-      return true; // it is of no use: the user asks in
+      return true; // unusable: the user joins by an external commit
     }
-    this.agenda.want(groupId, AWAITED_SECONDS);
+    this.agenda.schedule(groupId, COMMIT_ARRIVAL_SECONDS);
     return true;
   }
 
-  /** Begins with a new signature key. The states of all groups are erased: the user asks in again. */
-  async newKeys(): Promise<void> {
-    await this.inTurn(async () => {
+  /** Creates a new signature key, and drops the states of all groups, which the user then rejoins. */
+  async resetKeys(): Promise<void> {
+    await this.serialized(async () => {
       const batch = new Batch();
-      await this.packages.replaceKey(batch);
-      for (const held of this.held.values()) {
-        held.leave();
-        texts.giveUpKeys(held);
-        held.hadKeys = false; // nothing is missed with the new ones, and no leaf is theirs yet
-        batch.put(["held", held.groupId], held).delete(["mls", held.groupId]);
+      await this.ownKeys.replaceKey(batch);
+      for (const record of this.records.values()) {
+        record.dropState();
+        texts.markKeysLost(record);
+        record.hadKeys = false; // no leaf has the new key yet
+        batch.put(["held", record.groupId], record).delete(["mls", record.groupId]);
       }
       await this.vault.write(batch);
       this.groups.clear();
-      this.sights.clear();
+      this.statuses.clear();
     });
-    for (const groupId of this.held.keys()) {
+    for (const groupId of this.records.keys()) {
       this.news.push({ kind: "changed", groupId });
-      this.agenda.want(groupId);
+      this.agenda.schedule(groupId);
     }
   }
 
-  /** Whether commits have come that a group info does not know, or that have won against its own. */
-  isOutdated(held: Held, info: Info): boolean {
-    const into = held.commitInto(info.epoch);
-    return held.firstCommit(info.epoch) !== null || (into !== null && into !== info.tag);
+  /** Whether a commit was fetched that is later than a group info, or has won against its commit. */
+  isOutdated(record: GroupRecord, info: GroupInfoHeader): boolean {
+    const into = record.commitInto(info.epoch);
+    return record.firstCommit(info.epoch) !== null || (into !== null && into !== info.tag);
   }
 
-  /** Forgets the commits that have come while there were no keys: one of them may be rubbish. */
+  /** Forgets commits that were fetched without keys: one of them may be invalid. */
   forgetCommits(groupId: Id): Promise<void> {
-    return this.changeOwn(groupId, (held) => void (held.commits = []));
+    return this.changeRecord(groupId, (record) => void (record.commits = []));
   }
 
-  /** Gives the state of a group up: it leads nowhere. */
-  async leave(groupId: Id): Promise<void> {
-    await this.change(groupId, async (draft) => this.order.giveUp(draft));
+  /** Drops the state of a group. */
+  async dropState(groupId: Id): Promise<void> {
+    await this.change(groupId, async (tx) => this.processor.dropState(tx));
     this.news.push({ kind: "changed", groupId });
   }
 
-  /** Tells whether the user's place, which was this device's, has the key of another device; notes it. */
-  async givesWay(groupId: Id, bytes: Uint8Array): Promise<boolean> {
-    if (!this.held.get(groupId)?.hadKeys) return false;
+  /** Returns whether another device of the user has replaced this one in the group, and records it. */
+  async isReplaced(groupId: Id, bytes: Uint8Array): Promise<boolean> {
+    if (!this.records.get(groupId)?.hadKeys) return false;
     const key = readInfo(bytes)?.keys.get(this.userId);
-    if (!key || (await this.packages.made(key))) return false; // the group info may be of the time before new keys
-    if (this.listedKeys.size > 0 && !this.listedKeys.has(await fingerprint(key))) return false; // a member has made it up
+    if (!key || (await this.ownKeys.isOwn(key))) return false; // the group info may be older than a key reset
+    if (this.listedKeys.size > 0 && !this.listedKeys.has(await fingerprint(key))) return false; // forged by a member
     try {
-      await joinExternal(bytes, await this.packages.ownLeaf()); // or anything false could keep this device out
+      await joinExternal(bytes, await this.ownKeys.ownLeaf()); // checks it: a forged one must not keep this device out
     } catch {
       return false;
     }
-    await this.change(groupId, async (draft) => this.order.replaced(draft));
+    await this.change(groupId, async (tx) => this.processor.markReplaced(tx));
     this.news.push({ kind: "changed", groupId });
     return true;
   }
 
-  private ready(groupId: Id): MlsGroup {
-    const held = this.held.get(groupId);
-    if (held?.stage === "replaced")
-      throw new ReplacedError("another device of yours has taken the place of this one: new keys bring it back");
+  private requireGroup(groupId: Id): MlsGroup {
+    const record = this.records.get(groupId);
+    if (record?.stage === "replaced")
+      throw new ReplacedError("another device has replaced this one: reset your keys to use this device");
     const group = this.groupOf(groupId);
     if (!group) {
-      this.agenda.want(groupId);
-      throw new NotReadyError("the keys of this group are not there yet: it goes on by itself");
+      this.agenda.schedule(groupId);
+      throw new NotReadyError("this device has no keys of this group yet");
     }
     return group;
   }
-
 }
 
-/** A group info if it fits into one request with the others. Otherwise nobody comes in without an invite. */
-function fitting(info: Uint8Array, ...others: Uint8Array[]): Uint8Array {
-  return others.reduce((sum, each) => sum + each.length, info.length) <= MOST_BYTES ? info : NO_BYTES;
+/** Returns a group info if it fits into a request with the others. Without it, users need an invite to join. */
+function infoIfFits(info: Uint8Array, ...others: Uint8Array[]): Uint8Array {
+  return others.reduce((sum, each) => sum + each.length, info.length) <= MAX_REQUEST_BYTES ? info : NO_BYTES;
 }

@@ -1,10 +1,10 @@
-/** Why something cannot be encrypted, or a group not be changed. */
+/** Errors of the encryption. */
 
-/** What the data of a group leads to: only this group is affected. */
+/** An error that affects only one group. */
 export class EncryptionError extends Error {}
 
-/** It goes on by itself. */
+/** Messages cannot be encrypted yet: retry later. */
 export class NotReadyError extends EncryptionError {}
 
-/** Another device of the account has taken this one's place. */
+/** Another device of the account has replaced this one. */
 export class ReplacedError extends EncryptionError {}

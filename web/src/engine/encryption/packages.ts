@@ -1,29 +1,29 @@
-/** The user's own signature key and key packages: made, kept until they can be of no use any more, and erased. */
+/** The user's signature key and key packages, and their storage. */
 
 import type { Id } from "../api";
 import { loadKeyPackage, makeKeyPackage, published, storeKeyPackage, type OwnKeyPackage, type StoredKeyPackage } from "../mls/keys";
 import { fingerprint, newSignatureKey, publicSignatureKey } from "../mls/suite";
 import { Batch, type Vault } from "../store/vault";
 
-/** So many are uploaded at once, beside one of last resort. The server keeps the 10 newest. */
-export const REGULAR = 5;
-/** Key packages are kept for 60 days: an invite may wait that long with one. They can be used for 90. */
-const KEPT_SECONDS = 60 * 86_400;
-/** After 30 days new ones are uploaded, so that those at the server are never too old to be used. */
-const RENEWED_SECONDS = 30 * 86_400;
-const MOST = 600;
-/** So many own keys of before are known again. */
-const MOST_FORMER = 8;
+/** Key packages per upload, besides one of last resort. The server keeps the 10 newest. */
+export const UPLOAD_COUNT = 5;
+/** Key packages are stored for 60 days, since an invite may wait that long. They are valid for 90. */
+const KEEP_SECONDS = 60 * 86_400;
+/** New key packages are uploaded after 30 days, so that those on the server stay valid. */
+const RENEWAL_SECONDS = 30 * 86_400;
+const MAX_STORED = 600;
+/** Former signature keys that are recognized as own. */
+const MAX_FORMER_KEYS = 8;
 
 interface Identity {
   signKey: Uint8Array;
-  /** When key packages were uploaded last; 0: never with this key. */
+  /** When key packages were last uploaded; 0: never with this key. */
   uploadedAt: number;
   former: string[];
   lastKey: number;
 }
 
-/** What is uploaded. `replacesAll`: those at the server were made with keys that are not here. */
+/** Key packages to upload. `replacesAll`: those on the server have other keys. */
 export interface Upload {
   regular: Uint8Array[];
   lastResort: Uint8Array | null;
@@ -31,7 +31,7 @@ export interface Upload {
   replacesAll: boolean;
 }
 
-export class Packages {
+export class OwnKeys {
   fingerprint = "";
   private readonly kept = new Map<number, StoredKeyPackage>();
 
@@ -42,14 +42,14 @@ export class Packages {
     private identity: Identity,
   ) {}
 
-  /** Opens what is kept. There is a signature key from the first use on. */
-  static async open(vault: Vault, userId: Id, now: () => number): Promise<Packages> {
+  /** Reads the stored keys. Creates a signature key on first use. */
+  static async open(vault: Vault, userId: Id, now: () => number): Promise<OwnKeys> {
     let identity = await vault.get<Identity>(["identity"]);
     if (!identity) {
       identity = { signKey: newSignatureKey(), uploadedAt: 0, former: [], lastKey: 0 };
       await vault.write(new Batch().put(["identity"], identity));
     }
-    const made = new Packages(vault, userId, now, identity);
+    const made = new OwnKeys(vault, userId, now, identity);
     made.fingerprint = await fingerprint(publicSignatureKey(identity.signKey));
     const keys = vault.keys("package");
     const stored = await vault.getAll<StoredKeyPackage>(keys);
@@ -57,18 +57,18 @@ export class Packages {
     return made;
   }
 
-  /** Whether a key is one of this device's, now or before: it is of no other device then. */
-  async made(signatureKey: Uint8Array): Promise<boolean> {
+  /** Whether a signature key is or was one of this device. */
+  async isOwn(signatureKey: Uint8Array): Promise<boolean> {
     return [this.fingerprint, ...this.identity.former].includes(await fingerprint(signatureKey));
   }
 
-  /** Whether new ones have to be uploaded before the old ones end. */
+  /** Whether new key packages have to be uploaded before the old ones expire. */
   get areDue(): boolean {
     const age = this.now() - this.identity.uploadedAt;
-    return age < 0 || age >= RENEWED_SECONDS;
+    return age < 0 || age >= RENEWAL_SECONDS;
   }
 
-  /** Makes key packages; their private keys are stored when it returns. */
+  /** Creates key packages, and stores their private keys. */
   async make(regular: number, withLastResort: boolean): Promise<Upload> {
     const now = this.now();
     const replacesAll = this.identity.uploadedAt === 0;
@@ -79,7 +79,7 @@ export class Packages {
     }
     const identity = { ...this.identity, uploadedAt: withLastResort ? now : this.identity.uploadedAt };
     const fresh = made.map((own): [number, StoredKeyPackage] => [++identity.lastKey, storeKeyPackage(own, now)]);
-    const old = [...this.kept].filter(([key, each]) => each.madeAt < now - KEPT_SECONDS || key <= identity.lastKey - MOST);
+    const old = [...this.kept].filter(([key, each]) => each.madeAt < now - KEEP_SECONDS || key <= identity.lastKey - MAX_STORED);
     for (const [key] of old) batch.delete(["package", key]);
     for (const [key, each] of fresh) batch.put(["package", key], each);
     await this.vault.write(batch.put(["identity"], identity));
@@ -94,27 +94,27 @@ export class Packages {
     };
   }
 
-  /** A key package that is not uploaded: to begin a group with, or to come in by an external commit. */
+  /** Returns a key package that is not uploaded, to create a group or to join by an external commit. */
   ownLeaf(): Promise<OwnKeyPackage> {
     return makeKeyPackage(this.userId, this.identity.signKey, this.now());
   }
 
-  /** Those by which others may have added the user, the newest first. */
+  /** Returns the key packages by which others may have added the user, newest first. */
   all(): OwnKeyPackage[] {
     return [...this.kept].sort(([one], [other]) => other - one).map(([, each]) => loadKeyPackage(each, this.identity.signKey));
   }
 
-  /** One was used: erases it, unless it is one of last resort. `at`: its place in `all()`. */
-  used(at: number, batch: Batch): void {
+  /** Erases a used key package, except one of last resort. `at`: its index in `all()`. */
+  dropUsed(at: number, batch: Batch): void {
     const [key, stored] = [...this.kept].sort(([one], [other]) => other - one)[at]!;
     if (stored.isLastResort) return;
     batch.delete(["package", key]);
     this.kept.delete(key);
   }
 
-  /** Makes a new signature key; what was made with the old one is erased. */
+  /** Creates a new signature key, and erases all key packages. */
   async replaceKey(batch: Batch): Promise<void> {
-    const former = [this.fingerprint, ...this.identity.former].slice(0, MOST_FORMER);
+    const former = [this.fingerprint, ...this.identity.former].slice(0, MAX_FORMER_KEYS);
     this.identity = { signKey: newSignatureKey(), uploadedAt: 0, former, lastKey: this.identity.lastKey };
     for (const key of this.kept.keys()) batch.delete(["package", key]);
     this.kept.clear();

@@ -1,15 +1,15 @@
-/** Whose key is which: the first one is trusted and remembered, another one is told. */
+/** The known keys of users: the first key is trusted, and a change is reported. */
 
 import type { Id, Key } from "../api";
 import { hex } from "../bytes";
 import { fingerprint } from "../mls/suite";
 import type { Member } from "../mls/group";
 
-export type Known = Record<Id, Key>;
+export type KnownKeys = Record<Id, Key>;
 
 const fingerprints = new Map<string, string>();
 
-/** The fingerprint of a member's key: those of a large group are looked at with each message. */
+/** Returns the fingerprint of a member's key. Cached, since it is needed for all members with each message. */
 export async function fingerprintOf(member: Member): Promise<string> {
   const key = hex(member.signatureKey);
   let found = fingerprints.get(key);
@@ -22,18 +22,18 @@ export async function fingerprintOf(member: Member): Promise<string> {
 }
 
 /**
- * What is known of the key that somebody has in a group; it may be another one than in other groups. A key that was judged
- * is good where it is, and nowhere else.
+ * Returns the state of the key that a user has in a group, which may differ from the key in other groups. The trust that
+ * the user has set applies only to that key.
  */
-export function keyOf(known: Known, userId: Id, seen: string): Key {
+export function keyOf(known: KnownKeys, userId: Id, seen: string): Key {
   const former = known[userId];
   if (!former) return { fingerprint: seen, trust: "unknown", former: "", wasVerified: false };
   if (former.fingerprint === seen) return former;
   return { fingerprint: seen, trust: "changed", former: former.fingerprint, wasVerified: wasVerified(former) };
 }
 
-/** Remembers a key; returns it if it is another one than before. */
-export function meet(known: Known, userId: Id, seen: string): Key | null {
+/** Records a key; returns it if it has changed. */
+export function recordKey(known: KnownKeys, userId: Id, seen: string): Key | null {
   if (known[userId]?.fingerprint === seen) return null;
   const key = keyOf(known, userId, seen);
   known[userId] = key;

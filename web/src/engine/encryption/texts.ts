@@ -1,102 +1,117 @@
 /**
- * Own texts for the moments in which nothing else has them: sent, but not come back. Also those that came back while it was
- * not sure that others have their keys: they are sent again if these have not.
+ * Own texts that were sent and not fetched yet. Also those that were fetched while the keys were unconfirmed: they are sent
+ * again if others do not have the keys.
  */
 
-import { NO_EPOCH, type Held, type OwnText } from "./held";
+import { utf8 } from "../bytes";
+import { NO_EPOCH, type GroupRecord, type SentText } from "./group-record";
 
-/** What was sent and has not come back for two days never will: a send that is repeated counts for a day. */
-const OWN_SECONDS = 2 * 86_400;
-/** What a program had handed to the network when it ended arrives within ten minutes, or never. */
-const UNDER_WAY_SECONDS = 600;
-/** Who has come in by keys that are not those of the others knows it within six hours. */
-export const UNSURE_SECONDS = 6 * 3_600;
+/** A text that was not fetched after two days was not stored: send ids are valid for a day. */
+const SENT_SECONDS = 2 * 86_400;
+/** A request that was pending when the page was closed arrives within ten minutes, or never. */
+const IN_TRANSIT_SECONDS = 600;
+/** A member in the wrong branch notices it within six hours. */
+export const UNCONFIRMED_SECONDS = 6 * 3_600;
 
-const isUnderWay = (each: OwnText): boolean => each.again === null && each.kept === null;
+const isInTransit = (each: SentText): boolean => each.again === null && each.kept === null;
 
-export function keepOwn(
-  held: Held,
-  text: Pick<OwnText, "hash" | "text" | "epoch" | "madeAt" | "original" | "sendId">,
+export function keepSent(
+  record: GroupRecord,
+  text: Pick<SentText, "hash" | "text" | "epoch" | "madeAt" | "original" | "sendId">,
 ): void {
-  held.own = held.own.filter((each) => !(isUnderWay(each) && each.madeAt < text.madeAt - OWN_SECONDS));
-  held.own.push({ ...text, key: ++held.lastKey, again: null, kept: null, isUnwanted: false });
+  record.own = record.own.filter((each) => !(isInTransit(each) && each.madeAt < text.madeAt - SENT_SECONDS));
+  record.own.push({ ...text, key: ++record.lastKey, again: null, kept: null, isUnwanted: false });
 }
 
-export const findOwn = (held: Held, hash: string): OwnText | undefined => held.own.find((each) => each.hash === hash);
+export const findSent = (record: GroupRecord, hash: string): SentText | undefined => record.own.find((each) => each.hash === hash);
 
-/** It came back before, and is kept all the same. */
-export const isKept = (own: OwnText): boolean => !isUnderWay(own);
+/** Whether a text was fetched before, and is kept because others may be unable to read it. */
+export const isKept = (own: SentText): boolean => !isInTransit(own);
 
-export function dropOwn(held: Held, key: number): void {
-  held.own = held.own.filter((each) => each.key !== key);
+export function dropSent(record: GroupRecord, key: number): void {
+  record.own = record.own.filter((each) => each.key !== key);
 }
 
-/** Whether there is something that `dropFormer` drops. `last`: the last text that an earlier program has left. */
-export const isFormer = (own: OwnText, last: number, now: number): boolean =>
-  isUnderWay(own) && own.key <= last && own.madeAt < now - UNDER_WAY_SECONDS;
+/** Whether a text from before the page was opened was not stored. `last`: the last key from then. */
+export const isStale = (own: SentText, last: number, now: number): boolean =>
+  isInTransit(own) && own.key <= last && own.madeAt < now - IN_TRANSIT_SECONDS;
 
-/** Keeps what came too late to be read by everybody; or with keys given up since, as `giveUpKeys` does. */
-export function keepToSendAgain(own: OwnText, number: number, timer: number): void {
+/** Keeps a text to send again: it was stored too late, or its keys were dropped. */
+export function keepForResend(own: SentText, number: number, timer: number): void {
   own.again = timer;
   own.kept = own.epoch === NO_EPOCH ? timer : null;
   own.original ||= number;
 }
 
-/** Keeps what came back as long as it is not known whether the others have its keys. */
-export function keepUntilSure(own: OwnText, number: number, timer: number): void {
+/** Keeps a fetched text until it is known whether others have its keys. */
+export function keepUntilConfirmed(own: SentText, number: number, timer: number): void {
   own.kept = timer;
   own.original ||= number;
 }
 
-export const isKeptForLong = (own: OwnText, now: number): boolean =>
-  own.kept !== null && own.again === null && own.madeAt < now - UNSURE_SECONDS;
+export const isConfirmable = (own: SentText, now: number): boolean =>
+  own.kept !== null && own.again === null && own.madeAt < now - UNCONFIRMED_SECONDS;
 
-/** The keys of a group are given up: what others may not have read is to be sent again with those that follow. */
-export function giveUpKeys(held: Held): void {
-  for (const each of held.own) {
+/** Marks kept texts to be sent again, after the keys of a group were dropped. */
+export function markKeysLost(record: GroupRecord): void {
+  for (const each of record.own) {
     each.epoch = NO_EPOCH;
     each.again ??= each.kept;
   }
 }
 
-/** Erases what came in time for those who were there: somebody new came after it, who gets nothing of it. */
-export function dropSaidBefore(held: Held, number: number): void {
-  held.own = held.own.filter((each) => each.kept === null || each.original >= number);
+/** Drops kept texts from before a new member joined, who must not be able to read them. */
+export function dropSentBefore(record: GroupRecord, number: number): void {
+  record.own = record.own.filter((each) => each.kept === null || each.original >= number);
 }
 
-/** The numbers of the messages of which a text is kept. */
-export const keptNumbers = (held: Held): number[] =>
-  held.own.flatMap((each) => (isUnderWay(each) ? [] : [each.original]));
+/** Returns the numbers of messages whose texts are kept. */
+export const keptNumbers = (record: GroupRecord): number[] =>
+  record.own.flatMap((each) => (isInTransit(each) ? [] : [each.original]));
 
-/** Erases what is kept of messages that are gone. What repeats one and is under way is known by its hash once it comes. */
-export function dropGone(held: Held, numbers: ReadonlySet<number>, areTakenBack: boolean): void {
-  held.own = held.own.filter((each) => !numbers.has(each.original) || isUnderWay(each));
-  for (const each of held.own) {
+/** Erases the texts of messages that are gone. Repetitions in transit are recognized by their hash later. */
+export function dropErased(record: GroupRecord, numbers: ReadonlySet<number>, areTakenBack: boolean): void {
+  record.own = record.own.filter((each) => !numbers.has(each.original) || isInTransit(each));
+  for (const each of record.own) {
     if (!numbers.has(each.original)) continue;
     each.text = "";
     each.isUnwanted ||= areTakenBack;
   }
   if (!areTakenBack) return;
-  for (const each of held.repeats) if (each.isOwn && numbers.has(each.original)) noteUnwanted(held, each.number);
+  for (const each of record.repeats) if (each.isOwn && numbers.has(each.original)) recordUnwanted(record, each.number);
 }
 
-export function noteUnwanted(held: Held, number: number): void {
-  if (!held.unwanted.includes(number)) held.unwanted.push(number);
+export function recordUnwanted(record: GroupRecord, number: number): void {
+  if (!record.unwanted.includes(number)) record.unwanted.push(number);
 }
 
-/** Erases the text as it was encrypted for other tries to send it: one is stored, and came. */
-export function dropOtherTries(held: Held, own: OwnText): void {
-  held.own = held.own.filter(
-    (each) => each.key === own.key || !isUnderWay(each) || own.sendId === "" || each.sendId !== own.sendId,
+/** Drops the other attempts to send a text, after one was fetched. */
+export function dropOtherAttempts(record: GroupRecord, own: SentText): void {
+  record.own = record.own.filter(
+    (each) => each.key === own.key || !isInTransit(each) || own.sendId === "" || each.sendId !== own.sendId,
   );
 }
 
-/** Erases the text as it was encrypted for each try to send it; not what came back and is kept. */
-export function dropTries(held: Held, sendId: string): void {
-  held.own = held.own.filter((each) => !isUnderWay(each) || each.sendId !== sendId);
+/** Drops all attempts to send a text, except kept ones. */
+export function dropAttempts(record: GroupRecord, sendId: string): void {
+  record.own = record.own.filter((each) => !isInTransit(each) || each.sendId !== sendId);
 }
 
-/** Erases the text that `own` repeats, and other tries: it is there, though the answer to it may be lost. */
-export function hasComeAgain(held: Held, own: OwnText): void {
-  held.own = held.own.filter((each) => each.key === own.key || each.original !== own.original);
+/** Drops the text that `own` repeats, and other attempts. */
+export function dropResent(record: GroupRecord, own: SentText): void {
+  record.own = record.own.filter((each) => each.key === own.key || each.original !== own.original);
+}
+
+const RESENT_PREFIX = "again ";
+const MAX_DIGITS = 15;
+
+/** Returns the authenticated data of a message that is sent again: the number of its first transmission. */
+export const encodeOriginal = (original: number): Uint8Array => utf8(`${RESENT_PREFIX}${original}`);
+
+/** Returns the number of the first transmission of a message, less than its own; 0 if it is not a repetition. */
+export function readOriginal(authenticatedData: Uint8Array, number: number): number {
+  const text = new TextDecoder().decode(authenticatedData);
+  const digits = text.startsWith(RESENT_PREFIX) ? text.slice(RESENT_PREFIX.length) : "";
+  if (!/^[0-9]+$/.test(digits) || digits.length > MAX_DIGITS) return 0;
+  return Number(digits) < number ? Number(digits) : 0;
 }

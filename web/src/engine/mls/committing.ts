@@ -1,4 +1,4 @@
-/** Making a commit: always with new own keys, as a PublicMessage, with the proposals in it. */
+/** Creates commits: always with a path, as PublicMessage, with proposals by value. */
 
 import { applyProposals, nextEpochContext, type ClientState } from "ts-mls/clientState.js";
 import { createGroupInfo } from "ts-mls/createCommit.js";
@@ -20,47 +20,47 @@ import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { base64ToBytes } from "ts-mls/util/byteArray.js";
 import { encryptGroupInfo, encryptGroupSecrets } from "ts-mls/welcome.js";
 import { hex, sha256 } from "../bytes";
-import { checkList, checkMembers, checkProposal, checkUsableNow, identityOf } from "./checks";
+import { checkProposalList, checkMembers, checkProposal, checkUsableNow, identityOf } from "./checks";
 import { asMlsError, invalid, MlsError } from "./errors";
 import { effectOf } from "./effects";
-import { MlsGroup, MOST_PENDING, storeState, type Effect } from "./group";
+import { MlsGroup, MAX_PENDING, storeState, type CommitEffect } from "./group";
 import { suite } from "./suite";
 import { encode } from "./wire";
 
-/** An own commit: what to send. It counts when it comes back before any other of its epoch. */
-export interface Commitment {
+/** An own commit. It takes effect if it is the first of its epoch that is fetched. */
+export interface OwnCommit {
   group: MlsGroup;
   message: Uint8Array;
-  /** For those whom it adds; null: nobody. */
+  /** For added members; null if there are none. */
   welcome: Uint8Array | null;
-  /** Of the group after it. */
+  /** Of the group after the commit. */
   groupInfo: Uint8Array;
 }
 
-/** What a commit changes. `remove`: leaf indexes. `now`: Unix seconds. */
-export interface Wishes {
+/** The changes to commit. `remove`: leaf indexes. `now`: Unix seconds. */
+export interface CommitChanges {
   add?: readonly KeyPackage[];
   remove?: readonly number[];
   now: number;
 }
 
-/** Makes a commit, which is pending until it counts. Proposals that wait go along. Throws MlsError. */
-export async function commit(group: MlsGroup, { add = [], remove = [], now }: Wishes): Promise<Commitment> {
-  if (group.pending.length >= MOST_PENDING)
-    throw new MlsError("limit", "too many own changes of this group have not come back yet");
+/** Creates a pending commit, which includes waiting proposals. Throws MlsError. */
+export async function commit(group: MlsGroup, { add = [], remove = [], now }: CommitChanges): Promise<OwnCommit> {
+  if (group.pending.length >= MAX_PENDING)
+    throw new MlsError("limit", "too many own commits of this group are pending");
   for (const each of add) checkUsableNow(each, now);
-  const wanted: Proposal[] = [
+  const proposals: Proposal[] = [
     ...remove.map((removed): Proposal => ({ proposalType: "remove", remove: { removed } })),
     ...add.map((keyPackage): Proposal => ({ proposalType: "add", add: { keyPackage } })),
   ];
-  const references = committable(group, wanted);
-  let made: Made;
+  const references = committable(group, proposals);
+  let made: NewCommit;
   try {
-    made = await make(group.state, references, wanted);
+    made = await build(group.state, references, proposals);
   } catch (error) {
     if (references.length === 0) throw asMlsError(error);
     try {
-      made = await make(group.state, [], wanted);
+      made = await build(group.state, [], proposals);
     } catch (second) {
       throw asMlsError(second);
     }
@@ -75,23 +75,26 @@ export async function commit(group: MlsGroup, { add = [], remove = [], now }: Wi
   };
 }
 
-/** Tells whether a proposal that waits could be committed alone: also its path and its Welcome may fail. */
-export async function isSound(state: ClientState, reference: string): Promise<boolean> {
+/** Whether a waiting proposal can be committed alone, including path and Welcome. */
+export async function isCommittable(state: ClientState, reference: string): Promise<boolean> {
   const waiting = state.unappliedProposals[reference];
-  if (!waiting || waiting.senderLeafIndex === undefined) return false; // only members' wishes are taken along
+  if (!waiting || waiting.senderLeafIndex === undefined) return false; // only proposals of members are included
   if (!["add", "update", "remove"].includes(String(waiting.proposal.proposalType))) return false;
   try {
-    await make(state, [reference], []);
+    await build(state, [reference], []);
     return true;
   } catch {
     return false;
   }
 }
 
-/** The waiting proposals for a commit beside `wanted`: a removal before an update, the newest first, one of a leaf. */
-function committable(group: MlsGroup, wanted: readonly Proposal[]): string[] {
+/**
+ * Returns the references of waiting proposals to include besides `proposals`. Removals come before updates, newer ones
+ * before older ones, and there is at most one per leaf.
+ */
+function committable(group: MlsGroup, proposals: readonly Proposal[]): string[] {
   const own = group.ownIndex;
-  const taken = new Set(wanted.flatMap((each) => claims({ proposal: each, senderLeafIndex: own })));
+  const taken = new Set(proposals.flatMap((each) => claims({ proposal: each, senderLeafIndex: own })));
   const waiting = Object.entries(group.state.unappliedProposals)
     .filter(([reference]) => group.sound.has(reference))
     .reverse()
@@ -108,7 +111,7 @@ function committable(group: MlsGroup, wanted: readonly Proposal[]): string[] {
 
 const isRemove = ({ proposal }: ProposalWithSender): boolean => proposal.proposalType === "remove";
 
-/** What a proposal needs for itself: of two that claim the same, one commit can have only one. */
+/** Returns what a proposal claims exclusively: a commit can contain only one proposal per claim. */
 function claims({ proposal, senderLeafIndex }: ProposalWithSender): string[] {
   if ("remove" in proposal) return [`leaf ${proposal.remove.removed}`];
   if ("update" in proposal) return [`leaf ${senderLeafIndex}`, `key ${hex(proposal.update.leafNode.hpkePublicKey)}`];
@@ -118,24 +121,24 @@ function claims({ proposal, senderLeafIndex }: ProposalWithSender): string[] {
   return [`identity ${hex(identityOf(leaf))}`, ...keys];
 }
 
-interface Made {
+interface NewCommit {
   state: ClientState;
   message: Uint8Array;
   welcome: Uint8Array | null;
-  effect: Effect;
+  effect: CommitEffect;
 }
 
-/** `references`: of waiting proposals, in base64. */
-async function make(state: ClientState, references: readonly string[], wanted: readonly Proposal[]): Promise<Made> {
+/** `references`: of waiting proposals, in base64. `values`: proposals by value. */
+async function build(state: ClientState, references: readonly string[], values: readonly Proposal[]): Promise<NewCommit> {
   const cs = await suite();
   const own = toLeafIndex(state.privatePath.leafIndex);
   const proposals: ProposalOrRef[] = [
     ...references.map((each): ProposalOrRef => ({ proposalOrRefType: "reference", reference: base64ToBytes(each) })),
-    ...wanted.map((proposal): ProposalOrRef => ({ proposalOrRefType: "proposal", proposal })),
+    ...values.map((proposal): ProposalOrRef => ({ proposalOrRefType: "proposal", proposal })),
   ];
   const applied = await applyProposals(state, proposals, own, emptyPskIndex, false, cs);
-  if (applied.additionalResult.kind !== "memberCommit") throw invalid("a commit of a member is something else");
-  checkList(applied.allProposals, false, own);
+  if (applied.additionalResult.kind !== "memberCommit") throw invalid("not a member's commit");
+  checkProposalList(applied.allProposals, false, own);
   for (const each of applied.allProposals) checkProposal(each, state.ratchetTree);
   const { addedLeafNodes } = applied.additionalResult;
 
@@ -154,7 +157,7 @@ async function make(state: ClientState, references: readonly string[], wanted: r
   );
   const last = pathSecrets.at(-1);
   const commitSecret =
-    last === undefined // nobody else is there
+    last === undefined // no other members
       ? new Uint8Array(cs.kdf.size)
       : await getCommitSecret(tree, toNodeIndex(last.nodeIndex), last.secret, cs.kdf);
 
@@ -207,16 +210,16 @@ async function make(state: ClientState, references: readonly string[], wanted: r
   return {
     state: next,
     message: encode({ version: "mls10", wireformat: "mls_public_message", publicMessage }),
-    welcome: await welcome(next, addedLeafNodes, pathSecrets, epoch),
+    welcome: await buildWelcome(next, addedLeafNodes, pathSecrets, epoch),
     effect: effectOf(state, tree, applied.allProposals, own),
   };
 }
 
-type Added = readonly (readonly [number, KeyPackage])[];
+type AddedLeaves = readonly (readonly [number, KeyPackage])[];
 
-async function welcome(
+async function buildWelcome(
   state: ClientState,
-  added: Added,
+  added: AddedLeaves,
   pathSecrets: readonly PathSecret[],
   epoch: { joinerSecret: Uint8Array; welcomeSecret: Uint8Array },
 ): Promise<Uint8Array | null> {

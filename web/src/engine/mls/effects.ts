@@ -1,4 +1,4 @@
-/** What a commit has changed, by its proposals and the trees before and after it. */
+/** Determines what a commit has changed, from its proposals and the trees before and after it. */
 
 import type { ClientState } from "ts-mls/clientState.js";
 import type { RatchetTree } from "ts-mls/ratchetTree.js";
@@ -6,15 +6,15 @@ import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { equal } from "../bytes";
 import { leavesOf } from "./checks";
 import { invalid } from "./errors";
-import { memberOf, type Effect, type Member } from "./group";
+import { memberOf, type CommitEffect, type Member } from "./group";
 
-/** `committer`: its leaf in `tree`, which is the one after the commit. */
+/** `tree`: after the commit. `committer`: its leaf index in `tree`. */
 export function effectOf(
   before: ClientState,
   tree: RatchetTree,
   proposals: readonly ProposalWithSender[],
   committer: number,
-): Effect {
+): CommitEffect {
   const former = members(before.ratchetTree);
   const after = members(tree);
   const added: Member[] = [];
@@ -39,7 +39,7 @@ export function effectOf(
     if (member && senderLeafIndex !== undefined && senderLeafIndex !== committer) proposed.push(member);
   }
   const by = after.get(committer);
-  if (!by) throw invalid("a commit is of nobody");
+  if (!by) throw invalid("a commit has no sender in the group");
   return { committer: by, added, removed, updated, proposed, removedSelf };
 }
 

@@ -1,13 +1,12 @@
-/** What can go wrong in MLS: a kind for each way to go on, a plain sentence in each error. */
+/** Errors of the MLS layer. */
 
 /**
- * `malformed`: no message of the protocol. `limit`: larger than what is taken. `invalid`: a check has failed.
- * `forged`: the signature or tag that shows who it is from is wrong. `unwanted`: a kind of proposal that is not taken.
- * `stale`: of an epoch that is not the group's, and whose keys are not there. `replayed`: its key is used up. `own`: the
- * reader's own. `notFromHere`: signed by the reader's own key, and not made from this state: it is an old one or a copy.
- * `notForUs`: for another group or another client.
+ * `malformed`: not a valid MLS message. `limit`: larger than accepted. `invalid`: a check failed. `forged`: the signature
+ * or membership tag is wrong. `unwanted`: an unsupported type of proposal. `stale`: of another epoch, without its keys.
+ * `replayed`: its key was used before. `own`: sent by this client. `notFromHere`: signed by the own key, but not made from
+ * this state, which is therefore an old copy. `notForUs`: for another group or client.
  */
-export type Kind =
+export type ErrorKind =
   | "malformed"
   | "limit"
   | "invalid"
@@ -21,7 +20,7 @@ export type Kind =
 
 export class MlsError extends Error {
   constructor(
-    readonly kind: Kind,
+    readonly kind: ErrorKind,
     text: string,
   ) {
     super(text);
@@ -30,7 +29,7 @@ export class MlsError extends Error {
 
 export const invalid = (text: string): MlsError => new MlsError("invalid", text);
 
-/** Whatever a step of ts-mls throws, as an error of this layer: what others send must not end the Worker. */
+/** Converts any error of ts-mls to an MlsError, so that received messages cannot crash the Worker. */
 export function asMlsError(error: unknown): MlsError {
   if (error instanceof MlsError) return error;
   const text = error instanceof Error ? error.message : String(error);

@@ -1,6 +1,6 @@
 /**
- * A member's view of a group: a value. What changes it returns another one, so what is refused leaves no trace, and the
- * old one is there until the new one is stored.
+ * A member's state of a group. It is immutable: changes return a new one, so rejected messages leave no trace, and the old
+ * state is there until the new one is stored.
  */
 
 import {
@@ -17,21 +17,21 @@ import { encodeRatchetTree } from "ts-mls/ratchetTree.js";
 import type { LeafNode } from "ts-mls/leafNode.js";
 import type { Id } from "../api";
 import { concat, hex, idOf, random } from "../bytes";
-import { CONFIG, identityOf, leavesOf, MOST_PAST } from "./checks";
+import { CONFIG, identityOf, leavesOf, MAX_PAST_EPOCHS } from "./checks";
 import { MlsError } from "./errors";
 import type { OwnKeyPackage } from "./keys";
 import { HASH_BYTES, KEM_BYTES, suite } from "./suite";
 import { encode } from "./wire";
 
-/** A member, as the leaf at `index` says. */
+/** A member, by the leaf at `index`. */
 export interface Member {
   index: number;
   userId: Id;
   signatureKey: Uint8Array;
 }
 
-/** What a commit has changed. `proposed`: those of `added` and `removed` that another member than the committer had proposed. */
-export interface Effect {
+/** The effect of a commit. `proposed`: those of `added` and `removed` that were proposed by another member. */
+export interface CommitEffect {
   committer: Member;
   added: Member[];
   removed: Member[];
@@ -40,15 +40,15 @@ export interface Effect {
   removedSelf: boolean;
 }
 
-/** An own commit that has not come back. `hash`: the SHA-256 of the message. `state`: to which it leads. */
-export interface Pending {
+/** An own commit that was not fetched yet. `hash`: the SHA-256 of the message. `state`: after the commit. */
+export interface PendingCommit {
   hash: string;
   state: Uint8Array;
-  effect: Effect;
+  effect: CommitEffect;
 }
 
-/** Own commits of an epoch that are kept until it is known which commit counts. */
-export const MOST_PENDING = 32;
+/** PendingCommit own commits per epoch. */
+export const MAX_PENDING = 32;
 
 export const memberOf = (index: number, leaf: LeafNode): Member => ({
   index,
@@ -56,16 +56,16 @@ export const memberOf = (index: number, leaf: LeafNode): Member => ({
   signatureKey: leaf.signaturePublicKey,
 });
 
-/** `past`: epochs before this one, by which late messages are read. `sound`: proposals that can be committed. */
+/** `past`: past epochs, for late messages. `sound`: references of proposals that can be committed. */
 export class MlsGroup {
   constructor(
     readonly state: ClientState,
     readonly past: ReadonlyMap<number, EpochReceiverData> = new Map(),
-    readonly pending: readonly Pending[] = [],
+    readonly pending: readonly PendingCommit[] = [],
     readonly sound: ReadonlySet<string> = new Set(),
   ) {}
 
-  /** Begins a group with the client alone in it. */
+  /** Creates a group with this client as its only member. */
   static async create(own: OwnKeyPackage): Promise<MlsGroup> {
     const state = await createGroup(random(HASH_BYTES), own.keyPackage, own.privateKeys, [], await suite(), CONFIG);
     return new MlsGroup(state);
@@ -79,7 +79,7 @@ export class MlsGroup {
     return Number(this.state.groupContext.epoch);
   }
 
-  /** The tag of the commit that began this epoch: by it a member knows that commit among others. */
+  /** The confirmation tag of the commit that started this epoch, which identifies that commit. */
   get tag(): string {
     return hex(this.state.confirmationTag);
   }
@@ -96,7 +96,7 @@ export class MlsGroup {
     return this.members().find((each) => each.userId === userId);
   }
 
-  /** Whether proposals wait, so that a commit must come before the next text. */
+  /** Whether proposals are waiting, so that a commit must precede the next text. */
   get hasProposals(): boolean {
     return this.sound.size > 0;
   }
@@ -106,16 +106,16 @@ export class MlsGroup {
     return new MlsGroup(next.state, next.past, next.pending, next.sound);
   }
 
-  /** The group in the next epoch: what can still be read of this one stays. */
-  goesOn(state: ClientState): MlsGroup {
+  /** Returns the group in the next epoch, with the keys to read late messages of this one. */
+  advance(state: ClientState): MlsGroup {
     const { keySchedule, secretTree, ratchetTree, groupContext } = this.state;
     const { senderDataSecret, resumptionPsk } = keySchedule;
     const epochs = new Map(this.past).set(this.epoch, { resumptionPsk, secretTree, ratchetTree, senderDataSecret, groupContext });
-    const kept = [...epochs].sort(([one], [other]) => one - other).slice(-MOST_PAST);
+    const kept = [...epochs].sort(([one], [other]) => one - other).slice(-MAX_PAST_EPOCHS);
     return new MlsGroup({ ...state, historicalReceiverData: new Map() }, new Map(kept));
   }
 
-  /** The signed state of the group with its tree and the key by which others may come in by themselves. */
+  /** Returns the signed group info, with the tree and the key by which others can join. */
   async groupInfo(): Promise<Uint8Array> {
     const cs = await suite();
     const { state } = this;
@@ -129,7 +129,7 @@ export class MlsGroup {
     return encode({ version: "mls10", wireformat: "mls_group_info", groupInfo });
   }
 
-  /** Encrypts for this epoch. The new state has to be stored before the message is sent. */
+  /** Encrypts data. The new state has to be stored before the message is sent. */
   async encrypt(data: Uint8Array, authenticatedData: Uint8Array = new Uint8Array()): Promise<{ group: MlsGroup; message: Uint8Array }> {
     const { state } = this;
     const content = lengthBytes(data.length) + data.length + lengthBytes(SIGNATURE_BYTES) + SIGNATURE_BYTES;
@@ -148,7 +148,7 @@ export class MlsGroup {
     return { group: this.with({ state: { ...state, secretTree: newSecretTree } }), message };
   }
 
-  /** The group as it is stored. Nothing in it is encrypted. */
+  /** Returns the serialized group, in plaintext. */
   store(): StoredGroup {
     return {
       state: encodeGroupState(this.state),
@@ -158,7 +158,7 @@ export class MlsGroup {
     };
   }
 
-  /** Throws MlsError for what cannot be loaded. */
+  /** Throws MlsError for invalid data. */
   static load(stored: StoredGroup): MlsGroup {
     try {
       return new MlsGroup(
@@ -176,7 +176,7 @@ export class MlsGroup {
 export interface StoredGroup {
   state: Uint8Array;
   past: [number, Uint8Array][];
-  pending: Pending[];
+  pending: PendingCommit[];
   sound: string[];
 }
 
@@ -189,13 +189,13 @@ export const loadState = (stored: Uint8Array): ClientState => ({
 });
 
 const SIGNATURE_BYTES = 114;
-const LEAST_PADDED = 256;
+const MIN_PADDED = 256;
 
 const lengthBytes = (length: number): number => (length < 64 ? 1 : length < 16_384 ? 2 : 4);
 
-/** Padding in steps, an eighth of the next power of two, 32 at least: the same as other clients. */
+/** Returns the padding of a length: to steps of an eighth of the next power of two, at least 32, as other clients do. */
 export function paddingFor(length: number): number {
   const bits = (value: number): number => (value === 0 ? 0 : Math.floor(Math.log2(value)) + 1);
-  const step = 2 ** (bits(Math.max(LEAST_PADDED, 2 ** bits(length))) - 4);
+  const step = 2 ** (bits(Math.max(MIN_PADDED, 2 ** bits(length))) - 4);
   return Math.floor(length / step) * step + step - length;
 }

@@ -1,4 +1,4 @@
-/** Key packages: what is uploaded so that others can add this client while it is away. */
+/** Key packages, by which others can add this client while it is offline. */
 
 import { decodeKeyPackage, encodeKeyPackage, generateKeyPackageWithKey, type KeyPackage, type PrivateKeyPackage } from "ts-mls/keyPackage.js";
 import { ciphersuites, type CiphersuiteName } from "ts-mls/crypto/ciphersuite.js";
@@ -8,10 +8,9 @@ import { LAST_RESORT } from "./checks";
 import { publicSignatureKey, suite } from "./suite";
 import { encode } from "./wire";
 
-/** Seconds that own leaves are dated back, for those whose clock is behind. */
-const DATED_BACK = 3_600;
-/** Seconds that an own key package may be used. */
-const LIFETIME = 90 * 86_400;
+/** Own key packages are backdated, for clients whose clocks are behind. */
+const BACKDATE_SECONDS = 3_600;
+const LIFETIME_SECONDS = 90 * 86_400;
 
 /** A key package with its private keys. */
 export interface OwnKeyPackage {
@@ -22,7 +21,7 @@ export interface OwnKeyPackage {
 
 const SUITES = (Object.keys(ciphersuites) as CiphersuiteName[]).filter((each) => ciphersuites[each] <= 7);
 
-/** Makes a key package with new keys. `now`: Unix seconds. */
+/** Creates a key package with new keys. `now`: Unix seconds. */
 export async function makeKeyPackage(
   userId: Id,
   signKey: Uint8Array,
@@ -32,14 +31,14 @@ export async function makeKeyPackage(
   const { publicPackage, privatePackage } = await generateKeyPackageWithKey(
     { credentialType: "basic", identity: idBytes(userId) },
     {
-      // The same as other clients say, so that nobody can tell the client by its leaf.
+      // The same as other clients, so that a leaf does not reveal the client program.
       versions: ["mls10"],
       ciphersuites: SUITES,
       extensions: isLastResort ? [LAST_RESORT] : [],
       proposals: [],
       credentials: ["basic"],
     },
-    { notBefore: BigInt(Math.max(0, now - DATED_BACK)), notAfter: BigInt(now + LIFETIME) },
+    { notBefore: BigInt(Math.max(0, now - BACKDATE_SECONDS)), notAfter: BigInt(now + LIFETIME_SECONDS) },
     isLastResort ? [{ extensionType: LAST_RESORT, extensionData: new Uint8Array() }] : [],
     { signKey, publicKey: publicSignatureKey(signKey) },
     await suite(),
@@ -47,11 +46,11 @@ export async function makeKeyPackage(
   return { keyPackage: publicPackage, privateKeys: privatePackage, isLastResort };
 }
 
-/** A key package as it is uploaded. */
+/** Serializes a key package for the upload. */
 export const published = ({ keyPackage }: OwnKeyPackage): Uint8Array =>
   encode({ version: "mls10", wireformat: "mls_key_package", keyPackage });
 
-/** What is stored of a key package. */
+/** A key package in the storage. */
 export interface StoredKeyPackage {
   keyPackage: Uint8Array;
   init: Uint8Array;

@@ -23,7 +23,7 @@ const aead = {
     chacha20poly1305(key, nonce, aad).decrypt(ciphertext),
 };
 
-async function make(): Promise<CiphersuiteImpl> {
+async function createSuite(): Promise<CiphersuiteImpl> {
   const kdf = new HkdfSha512();
   const cipherSuite = new CipherSuite({ kem: new DhkemX448HkdfSha512(), kdf, aead: new Chacha20Poly1305() });
   const algorithms = { kem: "DHKEM-X448-HKDF-SHA512", kdf: "HKDF-SHA512", aead: "CHACHA20POLY1305" } as const;
@@ -35,7 +35,7 @@ async function make(): Promise<CiphersuiteImpl> {
     rng: { randomBytes: random },
     hpke: {
       ...generic,
-      // The key of the extension `external_pub` comes with the byte of its length.
+      // ts-mls passes the key of the extension `external_pub` with its length byte.
       importPublicKey: (key) => generic.importPublicKey(key.length === KEM_BYTES + 1 ? key.subarray(1) : key),
     },
     signature: {
@@ -44,7 +44,7 @@ async function make(): Promise<CiphersuiteImpl> {
         try {
           return ed448.verify(signature, message, key);
         } catch {
-          return false; // it is no point of the curve
+          return false; // not a point of the curve
         }
       },
       keygen: async () => {
@@ -55,23 +55,23 @@ async function make(): Promise<CiphersuiteImpl> {
   };
 }
 
-let made: Promise<CiphersuiteImpl> | undefined;
+let cached: Promise<CiphersuiteImpl> | undefined;
 
-export const suite = (): Promise<CiphersuiteImpl> => (made ??= make());
+export const suite = (): Promise<CiphersuiteImpl> => (cached ??= createSuite());
 
 export const newSignatureKey = (): Uint8Array => ed448.utils.randomSecretKey();
 
 export const publicSignatureKey = (key: Uint8Array): Uint8Array => ed448.getPublicKey(key);
 
-/** The SHA-256 of a public signature key: 64 hexadecimal digits, as all clients show it. */
+/** Returns the SHA-256 of a public signature key: 64 hexadecimal digits, the same in all clients. */
 export const fingerprint = async (publicKey: Uint8Array): Promise<string> => hex(await sha256(publicKey));
 
-/** The public key of a private one. */
+/** Returns the public key of a private one. */
 export const publicKemKey = (key: Uint8Array): Uint8Array => x448.getPublicKey(key);
 
 const PRIME = (1n << 448n) - (1n << 224n) - 1n;
 
-/** Tells whether an X448 key has the right length and gives a secret: it is none of the points of small order. */
+/** Whether an X448 key has the right length and is not a point of small order. */
 export function isGoodKemKey(key: Uint8Array): boolean {
   if (key.length !== KEM_BYTES) return false;
   const value = BigInt(`0x${hex(key.slice().reverse())}`) % PRIME;

@@ -1,4 +1,4 @@
-/** Messages as they go over the wire, and what they say of themselves in the clear. */
+/** Encodes and decodes MLS messages, and reads their unencrypted headers. */
 
 import type { GroupInfo } from "ts-mls/groupInfo.js";
 import { ratchetTreeFromExtension } from "ts-mls/groupInfo.js";
@@ -6,37 +6,37 @@ import { decodeMlsMessage, encodeMlsMessage, type MLSMessage } from "ts-mls/mess
 import type { RatchetTree } from "ts-mls/ratchetTree.js";
 import { equal, hex, idOf } from "../bytes";
 import type { Id } from "../api";
-import { checkExtensions, ID_BYTES, identityOf, isUser, leavesOf, MOST_LEAVES } from "./checks";
+import { checkExtensions, ID_BYTES, identityOf, isUser, leavesOf, MAX_LEAVES } from "./checks";
 import { asMlsError, MlsError } from "./errors";
 
-/** A body of the server has at most so many bytes. */
-const MOST_BYTES = 1_048_576;
-/** What changes a group, or leads into it: its parts cost processor time. */
-const MOST_HANDSHAKE_BYTES = 320_000;
-/** How messages begin: with the version, and what they are. */
+/** The server's limit for a body. */
+const MAX_BYTES = 1_048_576;
+/** Limits the processor time for messages other than texts. */
+const MAX_HANDSHAKE_BYTES = 320_000;
+/** The first four bytes of a message: version and type. */
 const PRIVATE = 0x0001_0002;
 const INFO = 0x0001_0004;
-/** Lengths below this one have one byte. */
-const MOST_SHORT = 64;
+/** Smaller lengths are encoded in one byte. */
+const SHORT_LENGTHS = 64;
 
-const beginning = (bytes: Uint8Array): number =>
+const prefix = (bytes: Uint8Array): number =>
   bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0);
 
-/** Reads a message that fills the bytes, written as it would be written here. Throws MlsError. */
+/** Decodes a message in canonical form, without trailing bytes. Throws MlsError. */
 export function decode(bytes: Uint8Array): MLSMessage {
-  if (bytes.length > (beginning(bytes) === PRIVATE ? MOST_BYTES : MOST_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
+  if (bytes.length > (prefix(bytes) === PRIVATE ? MAX_BYTES : MAX_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
   let message: MLSMessage | undefined;
   try {
     message = decodeMlsMessage(bytes, 0)?.[0];
     if (message && !equal(encodeMlsMessage(message), bytes)) message = undefined;
   } catch (error) {
-    throw new MlsError("malformed", `it is not a message: ${asMlsError(error).message}`);
+    throw new MlsError("malformed", `not an MLS message: ${asMlsError(error).message}`);
   }
-  if (message === undefined) throw new MlsError("malformed", "it is not a message");
+  if (message === undefined) throw new MlsError("malformed", "not an MLS message");
   const isText = message.wireformat === "mls_private_message" && message.privateMessage.contentType === "application";
-  if (!isText && bytes.length > MOST_HANDSHAKE_BYTES) throw new MlsError("limit", "a message is too large");
+  if (!isText && bytes.length > MAX_HANDSHAKE_BYTES) throw new MlsError("limit", "a message is too large");
   const epoch = epochOf(message);
-  if (epoch > BigInt(Number.MAX_SAFE_INTEGER)) throw new MlsError("limit", "an epoch is too late");
+  if (epoch > BigInt(Number.MAX_SAFE_INTEGER)) throw new MlsError("limit", "an epoch is too large");
   return message;
 }
 
@@ -50,11 +50,10 @@ function epochOf(message: MLSMessage): bigint {
 export const encode = (message: MLSMessage): Uint8Array => encodeMlsMessage(message);
 
 /**
- * What a message says of itself; it proves nothing. `tag`: the confirmation tag of a commit, if it is not encrypted.
- * `isExternal`: by this commit its sender comes in. `mayChangeMembers`: as far as can be seen, others may be added or
- * removed by it.
+ * The unauthenticated header of a message. `tag`: the confirmation tag of an unencrypted commit. `isExternal`: an external
+ * commit, by which its sender joins. `mayChangeMembers`: it may add or remove other members.
  */
-export interface Header {
+export interface MessageHeader {
   groupId: string;
   epoch: number;
   isCommit: boolean;
@@ -64,8 +63,8 @@ export interface Header {
   mayChangeMembers: boolean;
 }
 
-/** The header of a message; null if it is none of MLS. */
-export function readHeader(bytes: Uint8Array): Header | null {
+/** Returns the header of a message; null if it is not an MLS message. */
+export function readHeader(bytes: Uint8Array): MessageHeader | null {
   let message: MLSMessage;
   try {
     message = decode(bytes);
@@ -100,32 +99,32 @@ export function readHeader(bytes: Uint8Array): Header | null {
   };
 }
 
-/** A group info: what it says, and who has signed it as its tree has it. The signature is not checked. */
-export interface Info {
+/** The header of a group info, with its signer by the tree. The signature is not verified. */
+export interface GroupInfoHeader {
   groupId: string;
   epoch: number;
   tag: string;
   signer: { userId: Id; signatureKey: Uint8Array } | null;
-  /** The signature keys that it has for members. */
+  /** The signature keys of the members. */
   keys: ReadonlyMap<Id, Uint8Array>;
 }
 
-/** Of which epoch bytes say that they are a group info, also if it cannot be read here; null: they are none. */
+/** Returns the epoch of a group info, even if the rest cannot be read; null if it is not a group info. */
 export function epochOfInfo(bytes: Uint8Array): number | null {
-  const length = bytes[8] ?? MOST_SHORT; // of the group's id, after versions, kind and suite
-  if (beginning(bytes) !== INFO || length >= MOST_SHORT || bytes.length < 17 + length) return null;
+  const length = bytes[8] ?? SHORT_LENGTHS; // of the group id, after versions, type and suite
+  if (prefix(bytes) !== INFO || length >= SHORT_LENGTHS || bytes.length < 17 + length) return null;
   return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(9 + length));
 }
 
-/** Reads a group info; null if it is none of MLS. */
-export function readInfo(bytes: Uint8Array): Info | null {
+/** Reads a group info; null if it is invalid. */
+export function readInfo(bytes: Uint8Array): GroupInfoHeader | null {
   try {
     const message = decode(bytes);
     if (message.wireformat !== "mls_group_info") return null;
     const info = message.groupInfo;
     const tree = treeOf(info);
     const keys = new Map<Id, Uint8Array>();
-    let signer: Info["signer"] = null;
+    let signer: GroupInfoHeader["signer"] = null;
     for (const [index, leaf] of tree ? leavesOf(tree) : []) {
       if (!isUser(leaf.credential)) continue;
       const userId = idOf(identityOf(leaf).slice(0, ID_BYTES));
@@ -139,10 +138,10 @@ export function readInfo(bytes: Uint8Array): Info | null {
   }
 }
 
-/** The tree that a group info carries; undefined if it has none. Throws MlsError for one that is too large. */
+/** Returns the tree in a group info; undefined if there is none. Throws MlsError if it is too large. */
 export function treeOf(info: GroupInfo): RatchetTree | undefined {
   checkExtensions(info.extensions, "groupInfo");
   const tree = ratchetTreeFromExtension(info);
-  if (tree && tree.length > 2 * MOST_LEAVES) throw new MlsError("limit", `a group has more than ${MOST_LEAVES} places`);
+  if (tree && tree.length > 2 * MAX_LEAVES) throw new MlsError("limit", `a group has more than ${MAX_LEAVES} places`);
   return tree;
 }

@@ -1,11 +1,11 @@
 /**
- * Tells the server's time, also offline, when the machine's clock is set, and while the server's leaps.
+ * Estimates the server's time, also offline, when this machine's clock is set, and when the server's clock leaps.
  *
- * By the latest that it may be, things are hidden. By what is sure, they are erased: by the steady clock, and not by a
- * leap that is in doubt.
+ * Messages are hidden by the latest possible time. They are erased by the confirmed time, which follows the steady clock
+ * and ignores unconfirmed leaps.
  */
 
-/** This machine's clocks, in seconds. `start`: which steady clock it is; another one counts from elsewhere. */
+/** This machine's clocks, in seconds. `start`: identifies the origin of the steady clock, which differs after each start. */
 export interface Reading {
   wall: number;
   steady: number;
@@ -18,14 +18,14 @@ export interface Anchor {
   at: Reading;
 }
 
-/** A leap is believed once so many answers go by it, each a minute after the one before. */
-const CONFIRMED_BY = 10;
-const APART_SECONDS = 60;
-/** The server's time may differ so much from what this machine's clocks make of it, and by a thousandth of the time since. */
-const SLACK_SECONDS = 10;
+/** A leap is confirmed by this many responses, at least a minute apart. */
+const CONFIRMING_ANSWERS = 10;
+const ANSWER_INTERVAL_SECONDS = 60;
+/** How far the server's time may differ from the estimate: this, plus a thousandth of the elapsed time. */
+const TOLERANCE_SECONDS = 10;
 const DRIFT = 1_000;
-/** After ten minutes the time is taken anew. */
-const GOOD_SECONDS = 600;
+/** The anchor is renewed after ten minutes. */
+const MAX_ANCHOR_AGE = 600;
 
 const start = String(Math.random());
 
@@ -38,10 +38,10 @@ export const systemReading = (): Reading => ({
 export class ServerClock {
   anchor: Anchor | null;
   private doubt: { anchor: Anchor; answers: number } | null = null;
-  /** The server has answered last, and does not know what time it is. */
-  isSilent = false;
+  /** By its last response, the server does not know the time. */
+  isTimeUnknown = false;
 
-  /** `anchor`: as it was stored; null: the server was never heard, and the wall clock counts until it is. */
+  /** `anchor`: the stored one; null: there is none, and the wall clock is used until the first response. */
   constructor(
     anchor: Anchor | null,
     private readonly read: () => Reading = systemReading,
@@ -49,58 +49,58 @@ export class ServerClock {
     this.anchor = anchor;
   }
 
-  /** The server says that it is `date`, rounded down; null: it does not know. */
-  hear(date: number | null): void {
-    this.isSilent = date === null;
+  /** Records the server's time `date`, rounded down; null: the server does not know it. */
+  recordTime(date: number | null): void {
+    this.isTimeUnknown = date === null;
     if (date === null) return;
     const reading = this.read();
-    const heard = { server: date + 1, at: reading };
-    if (this.anchor && !this.doubt && isAsGood(this.anchor, heard)) return;
-    if (!this.anchor || agree(this.anchor, heard) || hasSlept(this.anchor, heard) || isAloneRight(this.anchor, heard)) {
-      this.anchor = heard;
+    const received = { server: date + 1, at: reading };
+    if (this.anchor && !this.doubt && isEquivalent(this.anchor, received)) return;
+    if (!this.anchor || agrees(this.anchor, received) || hasSlept(this.anchor, received) || matchesWallClock(this.anchor, received)) {
+      this.anchor = received;
       this.doubt = null;
-    } else if (!this.doubt || !agree(this.doubt.anchor, heard)) {
-      this.doubt = { anchor: heard, answers: 1 };
-    } else if (passed(this.doubt.anchor.at, reading) >= APART_SECONDS) {
-      this.doubt = { anchor: heard, answers: this.doubt.answers + 1 };
-      if (this.doubt.answers >= CONFIRMED_BY) {
-        this.anchor = heard;
+    } else if (!this.doubt || !agrees(this.doubt.anchor, received)) {
+      this.doubt = { anchor: received, answers: 1 };
+    } else if (elapsed(this.doubt.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS) {
+      this.doubt = { anchor: received, answers: this.doubt.answers + 1 };
+      if (this.doubt.answers >= CONFIRMING_ANSWERS) {
+        this.anchor = received;
         this.doubt = null;
       }
     }
   }
 
-  /** Whether the server tells a time that is believed. */
+  /** Whether the server's time is known and confirmed. */
   get isKnown(): boolean {
-    return this.anchor !== null && !this.doubt && !this.isSilent;
+    return this.anchor !== null && !this.doubt && !this.isTimeUnknown;
   }
 
-  /** Whether another answer would end a doubt, or a silence. */
-  get wantsAnswers(): boolean {
-    return this.isSilent || (this.doubt !== null && passed(this.doubt.anchor.at, this.read()) >= APART_SECONDS);
+  /** Whether another response could make the time known or confirmed. */
+  get needsAnswer(): boolean {
+    return this.isTimeUnknown || (this.doubt !== null && elapsed(this.doubt.anchor.at, this.read()) >= ANSWER_INTERVAL_SECONDS);
   }
 
-  /** The latest that it may be. */
+  /** Returns the latest possible time. */
   now(): number {
     const reading = this.read();
-    return Math.max(...this.told(reading).map((each) => each.server + Math.max(passed(each.at, reading), reading.wall - each.at.wall)));
+    return Math.max(...this.candidates(reading).map((each) => each.server + Math.max(elapsed(each.at, reading), reading.wall - each.at.wall)));
   }
 
-  /** The time that has come for sure. */
-  sure(): number {
+  /** Returns the earliest possible time by the steady clock. */
+  confirmedNow(): number {
     const reading = this.read();
-    return Math.min(...this.told(reading).map((each) => each.server + passed(each.at, reading)));
+    return Math.min(...this.candidates(reading).map((each) => each.server + elapsed(each.at, reading)));
   }
 
-  /** The earliest that it may be: from it on timers run. */
+  /** Returns the earliest possible time by both clocks, from which timers run. */
   earliest(): number {
     const reading = this.read();
     return Math.max(
-      ...this.told(reading).map((each) => each.server - 1 + Math.min(passed(each.at, reading), Math.max(0, reading.wall - each.at.wall))),
+      ...this.candidates(reading).map((each) => each.server - 1 + Math.min(elapsed(each.at, reading), Math.max(0, reading.wall - each.at.wall))),
     );
   }
 
-  private told(reading: Reading): Anchor[] {
+  private candidates(reading: Reading): Anchor[] {
     const found = [this.anchor, this.doubt?.anchor].flatMap((each) => each ?? []);
     return found.length > 0 ? found : [{ server: reading.wall, at: reading }];
   }
@@ -108,32 +108,32 @@ export class ServerClock {
 
 const isSameStart = (at: Reading, reading: Reading): boolean => at.start === reading.start && reading.steady >= at.steady;
 
-/** By the steady clock, or by the wall clock after another start. */
-function passed(at: Reading, reading: Reading): number {
+/** Returns the seconds since a reading: by the steady clock, or after another start by the wall clock. */
+function elapsed(at: Reading, reading: Reading): number {
   return Math.max(0, isSameStart(at, reading) ? reading.steady - at.steady : reading.wall - at.wall);
 }
 
-const agree = (anchor: Anchor, heard: Anchor): boolean => agreesAfter(passed(anchor.at, heard.at), anchor, heard);
+const agrees = (anchor: Anchor, received: Anchor): boolean => agreesAfter(elapsed(anchor.at, received.at), anchor, received);
 
-/** The steady clock may stand still while the machine sleeps: then the wall clock has gone on as the server's has. */
-function hasSlept(anchor: Anchor, heard: Anchor): boolean {
-  const since = heard.at.wall - anchor.at.wall;
-  return since > passed(anchor.at, heard.at) && agreesAfter(since, anchor, heard);
+/** The steady clock may stop while the machine sleeps; the wall clock then agrees with the server. */
+function hasSlept(anchor: Anchor, received: Anchor): boolean {
+  const since = received.at.wall - anchor.at.wall;
+  return since > elapsed(anchor.at, received.at) && agreesAfter(since, anchor, received);
 }
 
-function agreesAfter(since: number, anchor: Anchor, heard: Anchor): boolean {
-  return Math.abs(heard.server - anchor.server - since) <= SLACK_SECONDS + Math.floor(since / DRIFT);
+function agreesAfter(since: number, anchor: Anchor, received: Anchor): boolean {
+  return Math.abs(received.server - anchor.server - since) <= TOLERANCE_SECONDS + Math.floor(since / DRIFT);
 }
 
-/** Whether a time says no more than one of before, within the second to which the server rounds: countdowns do not jump. */
-function isAsGood(anchor: Anchor, heard: Anchor): boolean {
-  const since = passed(anchor.at, heard.at);
-  const isFresh = isSameStart(anchor.at, heard.at) && since < GOOD_SECONDS;
-  const wallMoved = Math.abs(heard.at.wall - anchor.at.wall - since);
-  return isFresh && wallMoved < 1 && Math.abs(heard.server - anchor.server - since) <= 1;
+/** Whether a time adds nothing to a recent anchor, within the server's rounding: otherwise countdowns would jump. */
+function isEquivalent(anchor: Anchor, received: Anchor): boolean {
+  const since = elapsed(anchor.at, received.at);
+  const isFresh = isSameStart(anchor.at, received.at) && since < MAX_ANCHOR_AGE;
+  const wallMoved = Math.abs(received.at.wall - anchor.at.wall - since);
+  return isFresh && wallMoved < 1 && Math.abs(received.server - anchor.server - since) <= 1;
 }
 
-/** After another start the wall clock may have been wrong before it. */
-function isAloneRight(anchor: Anchor, heard: Anchor): boolean {
-  return !isSameStart(anchor.at, heard.at) && Math.abs(heard.server - heard.at.wall) <= SLACK_SECONDS;
+/** After another start, a time that matches the wall clock is accepted: the clock may have been wrong before. */
+function matchesWallClock(anchor: Anchor, received: Anchor): boolean {
+  return !isSameStart(anchor.at, received.at) && Math.abs(received.server - received.at.wall) <= TOLERANCE_SECONDS;
 }

@@ -1,10 +1,10 @@
-/** Why a request failed. */
+/** Errors of requests, and their form for the page. */
 
 import type { Fault } from "../api";
 import { EncryptionError } from "../encryption/errors";
 import { StorageError } from "../store/vault";
 
-/** The error codes of the protocol by which something is decided. */
+/** The error codes of the protocol that the engine handles. */
 export const Code = {
   SESSION_OVER: 202,
   WRONG_PASSWORD: 203,
@@ -14,10 +14,10 @@ export const Code = {
   NOT_MEMBER: 400,
 } as const;
 
-/** No answer came, or none of this protocol: whether the request was done is not known. */
+/** No valid response: the request may have been executed. */
 export class NoAnswerError extends Error {}
 
-/** The server has refused a request. `retryAfter`: seconds to wait; 0: it does not say. */
+/** The server has rejected a request. `retryAfter`: seconds to wait; 0: not specified. */
 export class RefusedError extends Error {
   constructor(
     readonly status: number,
@@ -41,7 +41,7 @@ export class RefusedError extends Error {
     return this.code === Code.SESSION_OVER;
   }
 
-  /** The same request would be refused again. */
+  /** The same request would be rejected again. */
   get isFinal(): boolean {
     return this.status < 500 && !this.isBusy && !this.isSessionOver;
   }
@@ -53,7 +53,7 @@ export const isNotMember = (error: unknown): boolean => error instanceof Refused
 
 export const hasCode = (error: unknown, code: number): boolean => error instanceof RefusedError && error.code === code;
 
-/** Whatever went wrong, as the page is told. */
+/** Converts any error to a fault for the page. */
 export function faultOf(error: unknown): Fault {
   if (error instanceof RefusedError) {
     const kinds: [boolean, Fault["kind"]][] = [
@@ -64,11 +64,11 @@ export function faultOf(error: unknown): Fault {
       [error.code === Code.NOT_FOUND, "missing"],
       [error.status === 400, "invalid"],
     ];
-    const kind = kinds.find(([holds]) => holds)?.[1] ?? "unspecified";
+    const kind = kinds.find(([applies]) => applies)?.[1] ?? "unspecified";
     return { kind, text: error.message, fields: error.fields };
   }
   if (error instanceof NoAnswerError) return { kind: "offline", text: error.message, fields: {} };
   const text = error instanceof Error ? error.message : String(error);
-  if (error instanceof StorageError) return { kind: "storage", text: `nothing can be stored: ${text}`, fields: {} };
+  if (error instanceof StorageError) return { kind: "storage", text: `this browser cannot store data: ${text}`, fields: {} };
   return { kind: error instanceof EncryptionError ? "encryption" : "unspecified", text, fields: {} };
 }

@@ -1,17 +1,16 @@
-/** Reads the stream of server-sent events, with `fetch`: EventSource can send no token. */
+/** Reads the server-sent events by `fetch`, since EventSource cannot send a token. */
 
 import { NoAnswerError } from "./errors";
-import { QUIET_MS, type Transport } from "./transport";
+import { STREAM_TIMEOUT_MS, type Transport } from "./transport";
 import type { ServerEvent } from "./wire";
 
-/** A line of the stream has at most so many characters. */
-const LONGEST_LINE = 131_072;
+const MAX_LINE = 131_072;
 
-/** Yields events until the stream ends. `onOpen`: it is open. Throws NoAnswerError and RefusedError. */
+/** Yields events until the stream ends. Calls `onOpen` when it is open. Throws NoAnswerError and RefusedError. */
 export async function* listen(transport: Transport, onOpen: () => void, signal: AbortSignal): AsyncGenerator<ServerEvent> {
   const stop = new AbortController();
   signal.addEventListener("abort", () => stop.abort());
-  let timer = setTimeout(() => stop.abort(), QUIET_MS);
+  let timer = setTimeout(() => stop.abort(), STREAM_TIMEOUT_MS);
   try {
     const response = await transport.open("/events?format=json", stop.signal);
     onOpen();
@@ -20,16 +19,16 @@ export async function* listen(transport: Transport, onOpen: () => void, signal: 
     let data = "";
     const decoder = new TextDecoder();
     const reader = response.body!.getReader();
-    // Where a runtime has let go of the request, its signal does not reach the body any more.
+    // Some runtimes do not abort the body once the request itself is done.
     stop.signal.addEventListener("abort", () => void reader.cancel().catch(() => undefined));
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       clearTimeout(timer);
-      timer = setTimeout(() => stop.abort(), QUIET_MS);
+      timer = setTimeout(() => stop.abort(), STREAM_TIMEOUT_MS);
       const lines = (rest + decoder.decode(value, { stream: true })).split(/\r?\n/);
       rest = lines.pop()!;
-      if (rest.length > LONGEST_LINE) throw new NoAnswerError("the stream has what is no event");
+      if (rest.length > MAX_LINE) throw new NoAnswerError("malformed event from the server");
       for (const line of lines) {
         if (line.startsWith("event: ")) name = line.slice(7);
         else if (line.startsWith("data: ")) data = line.slice(6);
@@ -41,7 +40,7 @@ export async function* listen(transport: Transport, onOpen: () => void, signal: 
       }
     }
   } catch (error) {
-    if (error instanceof DOMException || error instanceof TypeError) throw new NoAnswerError("the connection has broken off");
+    if (error instanceof DOMException || error instanceof TypeError) throw new NoAnswerError("connection lost");
     throw error;
   } finally {
     clearTimeout(timer);
@@ -55,6 +54,6 @@ function eventOf(name: string, data: string): ServerEvent | null {
     const fields: unknown = JSON.parse(data);
     return fields && typeof fields === "object" ? { name, data: fields as Record<string, unknown> } : null;
   } catch {
-    throw new NoAnswerError("the stream has what is no event");
+    throw new NoAnswerError("malformed event from the server");
   }
 }

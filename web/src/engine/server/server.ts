@@ -1,4 +1,4 @@
-/** The calls of the protocol that the chat makes. Each throws RefusedError and NoAnswerError. */
+/** The requests of the protocol that the chat uses. Each throws RefusedError and NoAnswerError. */
 
 import type { Id, Role } from "../api";
 import { base64, fromBase64 } from "../bytes";
@@ -6,7 +6,7 @@ import { hasCode, Code } from "./errors";
 import { Transport } from "./transport";
 import type { ListedGroup, ListedInvite, ListedWelcome, Retention, StoredMessage, User } from "./wire";
 
-/** Messages of a page. */
+/** Messages per page. */
 export const PAGE = 200;
 
 const group = (groupId: Id, ...parts: (string | number)[]): string => ["/groups", groupId, ...parts].join("/");
@@ -34,7 +34,7 @@ export class Server {
   }
 
   setAlias(alias: string): Promise<void> {
-    return this.transport.ask({ method: "PATCH", path: "/me", body: { alias }, isRepeatable: true });
+    return this.transport.request({ method: "PATCH", path: "/me", body: { alias }, isRepeatable: true });
   }
 
   changePassword(current: string, next: string): Promise<void> {
@@ -79,7 +79,7 @@ export class Server {
   }
 
   update(groupId: Id, change: object): Promise<{ messages_expiring: number; oldest_expiring: number }> {
-    return this.transport.ask({ method: "PATCH", path: group(groupId), body: change, isRepeatable: true });
+    return this.transport.request({ method: "PATCH", path: group(groupId), body: change, isRepeatable: true });
   }
 
   deleteGroup(groupId: Id): Promise<void> {
@@ -94,7 +94,7 @@ export class Server {
     return this.get("/retention/configuration");
   }
 
-  /** What is there for those who come in by themselves; empty: nothing. */
+  /** Returns the group info, by which users join without an invite; empty if there is none. */
   async groupInfo(groupId: Id): Promise<Uint8Array> {
     try {
       return fromBase64((await this.get<{ group_info: string }>(group(groupId, "group-info"))).group_info);
@@ -164,7 +164,7 @@ export class Server {
     return this.post(`/welcomes/${welcomeId}/accept`, undefined, true);
   }
 
-  /** `how`: remove or ban. Bytes may be empty: the keys are taken away later. */
+  /** Bytes may be empty: the member's keys are then removed later. */
   removeMember(how: "remove" | "ban", groupId: Id, userId: Id, commit: Uint8Array, info: Uint8Array): Promise<void> {
     const body: Record<string, string> = { user_id: userId };
     if (commit.length > 0) body.commit_message = base64(commit);
@@ -190,7 +190,7 @@ export class Server {
 
   // Messages
 
-  /** Sends a message; returns its number. With one `sendId` it is stored once. */
+  /** Sends a message and returns its number. Requests with the same `sendId` store it once. */
   async send(groupId: Id, message: Uint8Array, sendId: Id, selfDestructSeconds: number): Promise<number> {
     const timer = selfDestructSeconds > 0 ? { self_destruct_seconds: selfDestructSeconds } : {};
     const body = { mls_message: base64(message), send_id: sendId, ...timer };
@@ -203,7 +203,7 @@ export class Server {
   }
 
   takeBack(groupId: Id, number: number): Promise<void> {
-    return this.transport.ask({ method: "DELETE", path: group(groupId, "messages", number), isRepeatable: true });
+    return this.transport.request({ method: "DELETE", path: group(groupId, "messages", number), isRepeatable: true });
   }
 
   read(groupId: Id, upTo: number): Promise<void> {
@@ -211,10 +211,10 @@ export class Server {
   }
 
   private get<T>(path: string, query?: Record<string, string | number | boolean>): Promise<T> {
-    return this.transport.ask<T>({ method: "GET", path, query, isRepeatable: true });
+    return this.transport.request<T>({ method: "GET", path, query, isRepeatable: true });
   }
 
   private post<T>(path: string, body?: object, isRepeatable = false): Promise<T> {
-    return this.transport.ask<T>({ method: "POST", path, body, isRepeatable });
+    return this.transport.request<T>({ method: "POST", path, body, isRepeatable });
   }
 }

@@ -1,4 +1,4 @@
-/** What the server answers, in its JSON form. Bytes are base64. */
+/** The server's responses as JSON. Bytes are base64. */
 
 import type { Id, Role, Visibility } from "../api";
 
@@ -18,7 +18,7 @@ export interface ListedGroup {
   alias: string;
   members: ListedMember[];
   group_name: string;
-  /** Hexadecimal; "": the group has not begun. */
+  /** Hexadecimal; "": no MLS group was created yet. */
   mls_group_id: string;
   message_expiry_seconds: number;
   visibility: Visibility;
@@ -29,7 +29,7 @@ export interface Retention {
   group_expiry_seconds: number;
   effective_expiry_seconds: number;
   legal_hold: boolean;
-  /** What came before this second is hidden for good; 0: nothing. */
+  /** Messages before this second are hidden permanently; 0: none. */
   hidden_before: number;
   taken_back: number[];
   expiry_set_by: Id;
@@ -64,7 +64,7 @@ export interface ListedWelcome {
   welcome_id: Id;
 }
 
-/** An event of the stream: its name, and its fields. */
+/** An event of the stream. */
 export interface ServerEvent {
   name: string;
   data: Record<string, unknown>;

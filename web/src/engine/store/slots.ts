@@ -1,8 +1,8 @@
-/** Slots of 32 bytes in one file that are overwritten where they lie: the key of each stored value has one. */
+/** A file of 32-byte slots that are overwritten in place, one for the key of each stored value. */
 
 export const SLOT_BYTES = 32;
 
-/** A file that is read and written in place, as a synchronous access handle of the Origin Private File System. */
+/** A file that is written in place: a synchronous access handle of the Origin Private File System. */
 export interface KeyFile {
   getSize(): number;
   read(buffer: Uint8Array, options: { at: number }): number;
@@ -16,20 +16,20 @@ interface SyncAccessFile {
   createSyncAccessHandle(): Promise<KeyFile>;
 }
 
-/** A Worker that has just ended may still have the file for a moment. */
-const TRIES = 20;
-const AGAIN_MS = 100;
+/** A Worker that has just ended may still have the file open for a moment. */
+const ATTEMPTS = 20;
+const RETRY_MS = 100;
 
-/** The file of this origin. Throws where the browser has none, or another Worker has it open. */
+/** Opens a file of this origin. Throws if the browser does not support it, or another Worker has it open. */
 export async function openKeyFile(name: string): Promise<KeyFile> {
   const folder = await navigator.storage.getDirectory();
   const file = (await folder.getFileHandle(name, { create: true })) as unknown as SyncAccessFile;
-  for (let tries = 1; ; tries++) {
+  for (let attempts = 1; ; attempts++) {
     try {
       return await file.createSyncAccessHandle();
     } catch (error) {
-      if (tries === TRIES) throw error;
-      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+      if (attempts === ATTEMPTS) throw error;
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
   }
 }
@@ -37,9 +37,9 @@ export async function openKeyFile(name: string): Promise<KeyFile> {
 export class Slots {
   private readonly free: number[] = [];
   private count: number;
-  private isOver = false;
+  private isErased = false;
 
-  /** `used`: the slots to which something refers. What else has a key is overwritten. */
+  /** `used`: the slots of stored values. All other keys are overwritten. */
   constructor(
     private readonly file: KeyFile,
     used: ReadonlySet<number>,
@@ -57,7 +57,7 @@ export class Slots {
     this.erase(orphans);
   }
 
-  /** Tells whether a slot has a key. */
+  /** Whether a slot contains a key. */
   has(slot: number): boolean {
     return slot < this.count && this.read(slot).some((each) => each !== 0);
   }
@@ -68,9 +68,9 @@ export class Slots {
     return key;
   }
 
-  /** Writes keys, each into a slot of its own. They are on the disk when it returns. */
+  /** Writes keys to free slots, flushes them to the disk, and returns the slots. */
   store(keys: readonly Uint8Array[]): number[] {
-    if (this.isOver) throw new Error("everything was erased");
+    if (this.isErased) throw new Error("the keys have been erased");
     const slots = keys.map((key) => {
       const slot = this.free.pop() ?? this.count++;
       this.write(key, slot);
@@ -80,27 +80,27 @@ export class Slots {
     return slots;
   }
 
-  /** Overwrites slots, and frees them. That is on the disk when it returns. */
+  /** Overwrites slots, flushes the file, and frees them. */
   erase(slots: readonly number[]): void {
     this.overwrite(slots);
     this.free.push(...slots);
   }
 
-  /** Overwrites slots to which something still refers: they get no other key before the next start. */
+  /** Overwrites slots to which values still refer: they are not used again before the next start. */
   overwrite(slots: readonly number[]): void {
-    if (this.isOver) return;
+    if (this.isErased) return;
     for (const slot of slots) this.write(new Uint8Array(SLOT_BYTES), slot);
     if (slots.length > 0) this.file.flush();
   }
 
-  /** Overwrites all slots, and leaves an empty file. No key is stored any more. */
+  /** Overwrites all slots and truncates the file. No keys can be stored after this. */
   eraseAll(): void {
-    if (this.isOver) return;
+    if (this.isErased) return;
     this.file.write(new Uint8Array(this.count * SLOT_BYTES), { at: 0 });
     this.file.flush();
     this.file.truncate(0);
     this.file.flush();
-    this.isOver = true;
+    this.isErased = true;
   }
 
   close(): void {

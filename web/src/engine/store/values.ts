@@ -1,10 +1,10 @@
-/** Values as bytes: JSON whose `Uint8Array`s lie behind it. */
+/** Serializes values: JSON, followed by the contents of its `Uint8Array`s. */
 
 import { concat, fromUtf8, utf8, type Bytes } from "../bytes";
 
 const MARK = "\u0000bytes";
 
-/** What may be stored: JSON, with bytes at any place. */
+/** `value`: anything that JSON can represent, and `Uint8Array`s. */
 export function pack(value: unknown): Bytes {
   const parts: Uint8Array[] = [];
   let at = 0;

@@ -1,7 +1,6 @@
 /**
- * What is kept in the browser. Each value lies in IndexedDB, encrypted with a key of its own, and that key lies in a slot
- * which is overwritten in place once the value is replaced or deleted. So what IndexedDB keeps of old values in its logs
- * cannot be read by anybody.
+ * Encrypted storage. Each value is in IndexedDB, encrypted with its own key. The key is in a slot of a file, which is
+ * overwritten when the value is replaced or deleted, so that old values in the logs of IndexedDB cannot be decrypted.
  */
 
 import { deleteDB, openDB, type DBSchema, type IDBPDatabase } from "idb";
@@ -9,31 +8,31 @@ import { pack, unpack } from "./values";
 import { random, utf8, type Bytes } from "../bytes";
 import { SLOT_BYTES, Slots, type KeyFile } from "./slots";
 
-/** The storage of the browser has failed: it concerns everything that is here. */
+/** The browser's storage has failed. */
 export class StorageError extends Error {}
 
-/** The name of a table, and what names a value in it. */
+/** The name of a table, and the key of a value in it. */
 export type Key = readonly [string, ...(string | number)[]];
 
-interface Sealed {
+interface EncryptedValue {
   slot: number;
   data: ArrayBuffer;
 }
 
 interface Schema extends DBSchema {
-  values: { key: (string | number)[]; value: Sealed };
+  values: { key: (string | number)[]; value: EncryptedValue };
 }
 
 const STORE = "values";
-/** A key is used once, so its nonce need not differ. */
+/** Each key encrypts only one value, so the nonce may be constant. */
 const NONCE = new Uint8Array(12);
-const AT_ONCE = 1_000;
+const PAGE = 1_000;
 
-/** What is written in one transaction. */
+/** The changes of one transaction. */
 export class Batch {
   readonly puts = new Map<string, { key: Key; value: unknown }>();
   readonly deletes = new Map<string, Key>();
-  /** Of these the keys are overwritten also where nothing can be written. */
+  /** Values whose keys are overwritten even if the transaction fails. */
   readonly erased = new Set<string>();
 
   put(key: Key, value: unknown): this {
@@ -51,7 +50,7 @@ export class Batch {
     return this;
   }
 
-  /** Deletes a value that may not stay: it goes also if the rest of the batch cannot be written, as on a full disk. */
+  /** Deletes a value even if the rest of the batch cannot be written, for example on a full disk. */
   erase(key: Key): this {
     this.erased.add(nameOf(key));
     return this.delete(key);
@@ -72,21 +71,21 @@ export class Vault {
     private readonly places: Map<string, { key: Key; slot: number }>,
   ) {}
 
-  /** Opens the database `name`, whose keys are in `file`. Keys to which no value refers are overwritten. */
+  /** Opens the database `name`, whose keys are in `file`. Overwrites keys that no value uses. */
   static async open(name: string, file: KeyFile): Promise<Vault> {
     const db = await openDB<Schema>(name, 1, { upgrade: (made) => void made.createObjectStore(STORE) });
     const places = new Map<string, { key: Key; slot: number }>();
     for (let after: IDBKeyRange | null = null; ; ) {
-      const [keys, values] = await Promise.all([db.getAllKeys(STORE, after, AT_ONCE), db.getAll(STORE, after, AT_ONCE)]);
+      const [keys, values] = await Promise.all([db.getAllKeys(STORE, after, PAGE), db.getAll(STORE, after, PAGE)]);
       keys.forEach((key, at) => places.set(nameOf(key as unknown as Key), { key: key as unknown as Key, slot: values[at]!.slot }));
-      if (keys.length < AT_ONCE) break;
+      if (keys.length < PAGE) break;
       after = IDBKeyRange.lowerBound(keys.at(-1)!, true);
     }
     const slots = new Slots(file, new Set([...places.values()].map((each) => each.slot)));
-    // Values whose keys were overwritten before they could be deleted: the page was closed meanwhile.
-    const dead = [...places].filter(([, { slot }]) => !slots.has(slot));
+    // Values whose keys were overwritten before the page was closed.
+    const unreadable = [...places].filter(([, { slot }]) => !slots.has(slot));
     const transaction = db.transaction(STORE, "readwrite");
-    for (const [name, { key }] of dead) {
+    for (const [name, { key }] of unreadable) {
       void transaction.store.delete([...key]);
       places.delete(name);
     }
@@ -94,7 +93,7 @@ export class Vault {
     return new Vault(name, db, slots, places);
   }
 
-  /** The keys of the values whose keys begin with `prefix`; of all without one. */
+  /** Returns the keys that begin with `prefix`. */
   keys(...prefix: (string | number)[]): Key[] {
     if (prefix.length === 0) return [...this.places.values()].map((each) => each.key);
     const begin = JSON.stringify(prefix).slice(0, -1);
@@ -103,57 +102,60 @@ export class Vault {
     );
   }
 
-  /** The value of a key; undefined if there is none. Throws where it cannot be decrypted. */
+  /** Returns the value of a key; undefined if there is none. Throws if it cannot be decrypted. */
   async get<T>(key: Key): Promise<T | undefined> {
     return (await this.getAll<T>([key]))[0];
   }
 
-  /** The values of keys, in their order. */
+  /** Returns the values of keys, in the same order. */
   getAll<T>(keys: readonly Key[]): Promise<(T | undefined)[]> {
-    return this.inTurn(async () => {
+    return this.serialized(async () => {
       const { store } = this.db.transaction(STORE);
       const found = await Promise.all(keys.map((key) => (this.places.has(nameOf(key)) ? store.get([...key]) : undefined)));
       return Promise.all(
-        found.map((sealed, at) => sealed && (open(sealed, keys[at]!, this.slots.read(sealed.slot)) as Promise<T>)),
+        found.map((encrypted, at) => encrypted && (open(encrypted, keys[at]!, this.slots.read(encrypted.slot)) as Promise<T>)),
       );
     });
   }
 
-  /** Reads and writes come one after the other: a value that is read is not replaced meanwhile. */
-  private inTurn<T>(work: () => Promise<T>): Promise<T> {
+  /** Runs reads and writes one after the other, so that no value is replaced while it is read. */
+  private serialized<T>(work: () => Promise<T>): Promise<T> {
     const done = this.last.then(work);
     this.last = done.catch(() => undefined);
     return done;
   }
 
-  /** Writes a batch: all of it, or nothing but what it erases. It is on the disk when it returns, and what it replaces is gone. */
+  /**
+   * Writes a batch in one transaction; if that fails, only `erased` takes effect. When it returns, the batch is on the disk,
+   * and replaced values cannot be decrypted. Throws StorageError.
+   */
   write(batch: Batch): Promise<void> {
-    return batch.isEmpty ? Promise.resolve() : this.inTurn(() => this.writeNow(batch));
+    return batch.isEmpty ? Promise.resolve() : this.serialized(() => this.writeNow(batch));
   }
 
   private async writeNow({ puts, deletes, erased }: Batch): Promise<void> {
     const entries = [...puts.values()];
     const keys = entries.map(() => random(SLOT_BYTES));
-    const sealed = await Promise.all(entries.map(({ key, value }, at) => seal(value, key, keys[at]!)));
+    const encrypted = await Promise.all(entries.map(({ key, value }, at) => encrypt(value, key, keys[at]!)));
     let slots: number[] = [];
     try {
       slots = this.slots.store(keys);
       const transaction = this.db.transaction(STORE, "readwrite", { durability: "strict" });
-      entries.forEach(({ key }, at) => void transaction.store.put({ slot: slots[at]!, data: sealed[at]! }, [...key]));
+      entries.forEach(({ key }, at) => void transaction.store.put({ slot: slots[at]!, data: encrypted[at]! }, [...key]));
       for (const key of deletes.values()) void transaction.store.delete([...key]);
       await transaction.done;
     } catch (error) {
       this.slots.erase(slots);
-      this.slots.overwrite(this.take(erased)); // the values without keys are deleted at the next start
+      this.slots.overwrite(this.removePlaces(erased)); // values without keys are deleted at the next start
       throw new StorageError(error instanceof Error ? error.message : String(error));
     }
-    const old = this.take([...puts.keys(), ...deletes.keys()]);
+    const old = this.removePlaces([...puts.keys(), ...deletes.keys()]);
     entries.forEach(({ key }, at) => this.places.set(nameOf(key), { key, slot: slots[at]! }));
     this.slots.erase(old);
   }
 
-  /** Forgets where values are; returns their slots. */
-  private take(names: Iterable<string>): number[] {
+  /** Removes values from `places`, and returns their slots. */
+  private removePlaces(names: Iterable<string>): number[] {
     const slots: number[] = [];
     for (const name of names) {
       const place = this.places.get(name);
@@ -163,12 +165,12 @@ export class Vault {
     return slots;
   }
 
-  /** Overwrites all keys at once: what is read or written from now on fails. */
+  /** Overwrites all keys at once. Later reads and writes fail. */
   eraseKeys(): void {
     this.slots.eraseAll();
   }
 
-  /** Erases everything, and closes. */
+  /** Erases everything, and closes the storage. */
   async destroy(): Promise<void> {
     this.eraseKeys();
     await this.last;
@@ -187,13 +189,13 @@ const nameOf = (key: Key): string => JSON.stringify(key);
 
 const algorithm = (key: Key): AesGcmParams => ({ name: "AES-GCM", iv: NONCE, additionalData: utf8(nameOf(key)) });
 
-const imported = (key: Bytes, use: KeyUsage): Promise<CryptoKey> =>
+const importKey = (key: Bytes, use: KeyUsage): Promise<CryptoKey> =>
   crypto.subtle.importKey("raw", key, "AES-GCM", false, [use]);
 
-async function seal(value: unknown, key: Key, secret: Bytes): Promise<ArrayBuffer> {
-  return crypto.subtle.encrypt(algorithm(key), await imported(secret, "encrypt"), pack(value));
+async function encrypt(value: unknown, key: Key, secret: Bytes): Promise<ArrayBuffer> {
+  return crypto.subtle.encrypt(algorithm(key), await importKey(secret, "encrypt"), pack(value));
 }
 
-async function open({ data }: Sealed, key: Key, secret: Bytes): Promise<unknown> {
-  return unpack(new Uint8Array(await crypto.subtle.decrypt(algorithm(key), await imported(secret, "decrypt"), data)));
+async function open({ data }: EncryptedValue, key: Key, secret: Bytes): Promise<unknown> {
+  return unpack(new Uint8Array(await crypto.subtle.decrypt(algorithm(key), await importKey(secret, "decrypt"), data)));
 }

@@ -12,7 +12,7 @@ from conclave.actions.authorisation import require_group
 from conclave.clock import FakeClock
 from conclave.retention import marks, visibility
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, clock_mending
+from conclave.store import bodies, clock_repair
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, messages, state, users
 from tests.support import stores
@@ -48,7 +48,7 @@ def test_what_is_served_stays_the_same(connection: sqlite3.Connection, seed: int
         )
         marks.write(connection, POLICY, key)
     before = served(connection)
-    clock_mending.accept(connection, FakeClock(NOW), TTL)
+    clock_repair.accept(connection, FakeClock(NOW), TTL)
     assert served(connection) == before
     last = connection.execute("SELECT group_key, session_id FROM touches ORDER BY touch DESC LIMIT 1").fetchone()
     assert tuple(last) == (None, None), "a server forgets what it remembers"

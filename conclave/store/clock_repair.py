@@ -1,6 +1,6 @@
-"""Accepts the wall clock as right. What a fast clock has stamped with times to come counts as stamped now.
+"""Accepts the wall clock as correct, and replaces future times, written by a fast clock, with the present.
 
-What is hidden stays hidden, and nothing else becomes hidden.
+Hidden messages stay hidden, and no others become hidden.
 """
 
 import sqlite3
@@ -27,7 +27,7 @@ PLAIN = {
     "archive_state": ("reclaimed_at",),
     "archive_dead": ("since",),
 }
-"""Times that depend on nothing else, by table: one that lies ahead becomes the present."""
+"""Independent times, by table: future ones are set to the present."""
 
 SPECIAL = {
     "messages": ("created_at",),
@@ -36,7 +36,7 @@ SPECIAL = {
     "timers": ("redact_at",),
     "server_state": ("last_alive", "acted_until", "clock_wall", "too_old_before"),
 }
-"""Times that have rules of their own, by table: the rules are here and in ``state``."""
+"""Times with their own rules, by table. The rules are in this module and in ``state``."""
 
 EVIDENCE = {
     "audit": ("at",),
@@ -47,17 +47,17 @@ EVIDENCE = {
     "archive_dead": ("span",),
     "archive_returned": ("span",),
 }
-"""Times that stay as they are, by table: what was noted, by which clock, is what happened.
+"""Times that are not changed, by table, since they are evidence.
 
-The hash of each receipt has its times in it. Nothing is hidden or erased by these times; a log that is ahead is kept
-for that much longer. What the archive has of times to come is taken back into the hot store before.
+The hash of a receipt covers its times. These times neither hide nor erase anything; log entries with future times are
+kept longer accordingly. Archived messages with future times are moved back to the hot store first.
 """
 
 _MESSAGES = """
 UPDATE messages SET created_at = :now - (created_at < :mark)
 WHERE group_key = :group_key AND created_at >= :now AND (created_at > :now OR created_at < :mark)
 """
-"""What a mark hides goes to just before the present, to which the mark comes."""
+"""Messages that a mark hides get the second before the present, and the mark is set to the present."""
 
 _SESSIONS = """
 UPDATE sessions SET created_at = min(created_at, :now), last_used_at = min(last_used_at, :now),
@@ -66,26 +66,26 @@ WHERE created_at > :now OR last_used_at > :now OR expires_at > :now + :ttl
 """
 
 _LATEST_END = ":now + iif(told, 0, seconds)"
-"""When a timer ends at the latest that has begun by now. One whose reader was told of its end stays at its end."""
+"""The latest end of a timer that has started by now. A timer whose reader was notified of its end has ended."""
 
 
 def accept(connection: sqlite3.Connection, clock: Clock, ttl: int) -> None:
-    """Count the clock as right, and note that in the audit log. Call it in a transaction; it may be repeated.
+    """Accept the clock, with an entry in the audit log. Call it in a transaction; it may be repeated.
 
-    ``ttl``: how many seconds a session lives after its last use. Nothing of the archive that is served may lie ahead.
+    ``ttl``: the seconds that a session lives after its last use. The archive must not serve messages with future times.
     """
     reading = clock.read()
     details = {
-        "fault": state.standing(connection).fault,
-        "brought_back": _bring_back(connection, {"now": reading.wall, "ttl": ttl}),
+        "fault": state.clock_state(connection).fault,
+        "brought_back": _replace_future_times(connection, {"now": reading.wall, "ttl": ttl}),
     }
     state.accept_clock(connection, reading)
     audit.note(connection, reading.wall, operator_identity.current(), audit.AuditAction.CLOCK_ACCEPTED, details=details)
     reach("clock.brought_back")
 
 
-def _bring_back(connection: sqlite3.Connection, at: dict[str, int]) -> dict[str, int]:
-    """Return how many rows were changed, by table."""
+def _replace_future_times(connection: sqlite3.Connection, at: dict[str, int]) -> dict[str, int]:
+    """Set future times to the present; return the number of changed rows by table."""
     changed: Counter[str] = Counter()
     keys = "SELECT group_key, expired_before FROM groups UNION ALL SELECT group_key, 0 FROM tombstones"
     for group_key, mark in connection.execute(keys).fetchall():
@@ -100,5 +100,5 @@ def _bring_back(connection: sqlite3.Connection, at: dict[str, int]) -> dict[str,
     changed["sessions"] = connection.execute(_SESSIONS, at).rowcount
     timers = f"UPDATE timers SET redact_at = {_LATEST_END} WHERE redact_at > {_LATEST_END}"
     changed["timers"] = connection.execute(timers, at).rowcount
-    connection.execute("INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")  # a server forgets all
+    connection.execute("INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")  # invalidates all caches
     return dict(+changed)
