@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def verify_archive(engine: RunEnvironment) -> "Check":
     """Read the whole archive with the run lock, and return its differences from the index.
 
-    Raises CleanupError and ArchiveFault.
+    Raises CleanupError and ArchiveRunError.
     """
     with _archive_at_rest(engine) as archive:
         return archive.check()

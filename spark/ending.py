@@ -23,7 +23,7 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from spark import readiness
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveFault, Hot, Pacer
+from spark.hot_store import ArchiveRunError, Hot, Pacer
 from spark.report import Report
 from spark.work_folder import remove_dead
 
@@ -60,7 +60,7 @@ def write_receipts(
             done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
-    except ArchiveFault as error:
+    except ArchiveRunError as error:
         done.error = done.error or f"messages under legal holds could not be counted: {error}"
 
 

@@ -197,7 +197,7 @@ class RunEnvironment:
             if not self._spark or not self._java.runs():  # the run checks the time itself, or has failed
                 return
             self.broken_off = (
-                f"max_run_time ({duration_text(may_take)}) was exceeded, and Spark did not stop; the next run continues."
+                f"max_run_time ({duration_text(may_take)}) was over, and Spark did not stop; the next run continues."
                 " On a cluster, check that it has workers"
             )
             self._java.kill()
@@ -299,7 +299,7 @@ class RunEnvironment:
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
         """Return how many messages of both tiers only legal holds keep, see ``due.count_held``.
 
-        Raises ArchiveFault.
+        Raises ArchiveRunError.
         """
         count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):

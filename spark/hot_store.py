@@ -193,7 +193,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ArchiveFault(Exception):
+class ArchiveRunError(Exception):
     """The archive is damaged, or does not match the database. The message says why."""
 
 
@@ -229,10 +229,10 @@ class Hot:
             return fn(connection, *args, **kwargs)
 
     def archive_state(self) -> ArchiveState:
-        """Return the state of the archive in the store. Raises ArchiveFault if there is none."""
+        """Return the state of the archive in the store. Raises ArchiveRunError if there is none."""
         state = self.read(moves.find_state)
         if state is None:
-            raise ArchiveFault("the database has no archive")
+            raise ArchiveRunError("the database has no archive")
         return state
 
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

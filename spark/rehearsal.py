@@ -1,4 +1,4 @@
-"""Rehearses runs: what one would erase, by the policy in force or after a start with other settings."""
+"""Rehearses runs: what a run would erase under the policy in force, or after a start with other settings."""
 
 import contextlib
 import json
@@ -23,64 +23,64 @@ from conclave.store.resources import state
 from spark import apply, readiness
 from spark.archive import expiry_plan
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from spark.report import Report
 
 
 @dataclass(frozen=True)
-class Planned:
+class HotRehearsal:
     """What a run would delete from the hot store."""
 
     plan: Plan
     groups: set[int]
-    """The keys of the groups in which something is due."""
+    """The keys of the groups that change."""
     counts: Counter[str]
     """Rows by rule."""
 
 
-def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> Planned:
-    """Rehearse a run that carries out the plan ``made``; None: one over everything, planned here without Java."""
+def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> HotRehearsal:
+    """Rehearse a run with the plan ``made``; None: a full run, planned here without Java."""
     plan = made or make_plan(connection, hot.settings, hot.now, ALL)
     groups, counts = due.groups(connection, plan), apply.count_plan(connection, plan)
-    return Planned(plan, groups, counts)
+    return HotRehearsal(plan, groups, counts)
 
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
-    """Return the same store with shadow rows: after a start with the settings of ``hot`` in the place of ``former``."""
+    """Return the store with shadow rows, as after a start with the settings of ``hot`` instead of ``former``."""
     return hot.with_prepare(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """What a run over everything would erase: messages, without sessions and invites."""
+    """The messages that a full run would erase."""
 
     groups: int
     counts: dict[str, int]
     """By rule, in the database."""
     body_bytes: int
-    """All of these together."""
+    """The bytes of these messages."""
     archived: int
-    """In the archive, by its index."""
+    """The messages in the archive, by its index."""
     archived_bytes: int
     is_exact: bool
-    """False if those of the archive are at most so many."""
+    """False if the numbers of the archive are upper bounds."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What settings would do to a store now."""
+    """The effect of settings on a store."""
 
     differing: list[str]
-    """The names of the settings that are not those in force."""
+    """The names of the settings that differ from those in force."""
     clock_fault: str
-    """What is wrong with the clock, "" for nothing."""
+    """The fault of the clock, or ""."""
     unknown_groups: list[str]
-    """The ids of groups that overrides name and that do not exist."""
+    """The group ids in overrides that do not exist."""
     change: SettingsImpact
     now_erased: Erasure
     """What a run under the settings in force would erase."""
     then_erased: Erasure
-    """What one would erase after a start with the other ones."""
+    """What a run would erase after a start with the new settings."""
 
 
 def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | None:
@@ -125,7 +125,7 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 
 
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
-    """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
+    """Return the bytes of all bodies that a plan deletes, each counted once."""
     due.list_due_ids(connection, made)
     total: int = connection.execute(
         "SELECT ifnull(sum(size), 0) FROM temp.due_ids CROSS JOIN messages"
@@ -136,13 +136,13 @@ def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
 
 
 def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
+    """Return what a run would delete. Changes nothing. Raises CleanupError or ArchiveRunError.
 
-    If the policy of this configuration is not the one in force: what a run would delete after a start with it. A run
-    may be under way, which replaces files of the archive while they are counted: then it is tried again.
+    If this configuration differs from the settings in force, returns what a run would delete after a start with it.
+    Retries if an active run replaces files of the archive meanwhile.
     """
     for _ in range(TRIES - 1):
-        with contextlib.suppress(ArchiveFault):
+        with contextlib.suppress(ArchiveRunError):
             return _planned(engine, scope)
     return _planned(engine, scope)
 

@@ -1,8 +1,7 @@
-"""Builds the SparkSession: the only place that does.
+"""Builds the SparkSession.
 
-It closes what Spark's authentication leaves open at its ports, which no setting reaches: Spark 4.2 answers requests for
-files before a client has shown its secret: the jars that it hands out, and the folder of artifacts, from which ``..``
-leads to every file that this user may read.
+It also closes a hole in Spark's authentication that no setting closes: Spark 4.2 serves files to unauthenticated
+clients: its jars, and the folder of artifacts, from which ``..`` leads to every file that this user can read.
 """
 
 import contextlib
@@ -30,16 +29,16 @@ from spark.native import NativeLibraryError
 from spark.work_folder import WorkFolder
 
 _ARTIFACTS = "/artifacts"
-"""The name under which Spark hands out what sessions were given for their executors; here none is given anything."""
+"""The name under which Spark serves artifacts of sessions, which are not used here."""
 
 _NOWHERE = "/dev/null/none"
-"""No folder, and never one: nothing can be reached from there, not even by ``..``."""
+"""A path that cannot be a folder, so that nothing can be reached from it, even by ``..``."""
 
 _SERVER_OF_BLOCKS = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
 
 
 def hand_out_nothing(context: SparkContext) -> None:
-    """Have Spark hand out no folder. Call it before there is a session: the first to name a folder decides."""
+    """Keep Spark from serving a folder. Call it before a session exists: the first registered folder is used."""
     java: Any = context._jvm  # noqa: SLF001 - the only way to reach it
     _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NOWHERE))
 
@@ -58,22 +57,22 @@ def _env(context: SparkContext) -> Any:
 
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
-"""How Java's libraries log."""
+"""The logging configuration of Java's libraries."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """The settings that give jars to a Java process which spark-submit has started."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-"""With this variable, Python does not load modules from the working directory in place of its own or Spark's."""
+"""The variable that keeps Python from loading modules from the working directory."""
 
 CLUSTER_PARTITIONS = 32
-"""What is sorted anew on a cluster has 32 parts; Spark joins small ones into one task, so that little work is one."""
+"""The partitions of a shuffle on a cluster. Spark merges small ones into one task."""
 
 _NO_CRASH_REPORT = "-XX:+SuppressFatalErrorMessage"
-"""An option of Java: where it crashes, it neither reports nor dumps what it had in memory, which may be bodies."""
+"""A Java option: no crash report or dump of its memory, which may contain bodies."""
 
 PAGE_SUMS = "parquet.page.verify-checksum.enabled"
-"""Whether pages are compared with their checksums when files are read. Spark writes these, in its default."""
+"""The setting to verify page checksums on reads. Spark writes checksums by default."""
 
 _ROWS_COMPILED_WELL = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
@@ -95,12 +94,11 @@ def build_session(
 ) -> SparkSession:
     """Start Spark, with all its temporary files in ``folder``.
 
-    In local mode only the port for calls of this process stays open, on loopback, and asks for a token.
+    In local mode only the port for calls of this process stays open, on loopback, protected by a token.
 
-    ``archive``: Spark can use Delta tables; this takes some seconds and some hundred megabytes more. If spark-submit
-    started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
-    with the folder and the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that
-    starts it.
+    ``archive``: enable Delta tables, which takes some seconds and some hundred megabytes more. Under spark-submit, its
+    settings take precedence, and its Java is used. Otherwise ``java`` is started, and inherits the folder and the
+    descriptors ``held``. Call it in the main thread: Java ends with the thread that starts it.
 
     Raises JarsMissingError, NativeLibraryError, ClusterError, DeployModeError or JavaStartError.
     """
@@ -123,7 +121,7 @@ def build_session(
             settings |= _java_settings(config, folder, library, archive=archive)
             lent = (folder.descriptor, *held, *([library] if library is not None else []))
             _connect(*java.start(spark_home(), settings, work, lent))
-    with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would take Ctrl-C for itself
+    with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would handle Ctrl-C
         session = beside.submit(_begin, master, settings | submitted | _protection(master)).result()
     if archive:
         _require_library(session)
@@ -131,7 +129,7 @@ def build_session(
 
 
 def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """Begin a session. Ports that are not needed are closed before there is anything to be had at them."""
+    """Start a session. Closes unused ports before they serve anything."""
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     hand_out_nothing(context)
     if re.fullmatch(r"local(\[.*\])?", master):
@@ -144,7 +142,7 @@ def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def _library(work: Path) -> Iterator[int | None]:
-    """Lend the descriptor of a native library, see ``native.open_zstd``, while Java is started with it."""
+    """Context manager for the descriptor of the native library, see ``native.open_zstd``, while Java starts."""
     descriptor = native.open_zstd(work)
     try:
         yield descriptor
@@ -154,7 +152,7 @@ def _library(work: Path) -> Iterator[int | None]:
 
 
 def _require_library(session: SparkSession) -> None:
-    """Raise NativeLibraryError unless Java can load zstd: not every run needs it, so the first might go well."""
+    """Raise NativeLibraryError unless Java can load zstd. Fails early, since not every run uses it."""
     try:
         session._jvm.com.github.luben.zstd.util.Native.load()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
     except Py4JError as error:
@@ -166,7 +164,7 @@ def _require_library(session: SparkSession) -> None:
 
 
 def _connect(port: str, secret: str) -> None:
-    """Make PySpark use a Java process that runs already, as under spark-submit."""
+    """Make PySpark use a running Java process, as under spark-submit."""
     told = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
     os.environ |= told
     try:
@@ -205,16 +203,16 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
 
 
 def _protection(master: str) -> dict[str, str]:
-    """Return the settings by which Spark's ports answer nobody without the secret. Spark-submit does not change them.
+    """Return the settings that protect Spark's ports by the secret. Spark-submit does not override them.
 
-    Who reaches the driver's ports could run code as this user otherwise, also on loopback. In local mode Java makes a
-    secret of its own for each start, and keeps it in memory only. The secret of a cluster is in its settings, with
-    those of the encryption, which have to be the same on all its hosts.
+    Otherwise other local users could run code as this user. In local mode Java creates a secret for each start, and
+    keeps it in memory. The secret of a cluster is in its settings, together with its encryption settings, which must be
+    the same on all hosts.
     """
     always = {
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
-        # By a key in Java's memory: what a process that was killed leaves on a disk, or in free blocks, are no bodies.
+        # Encrypted by a key in Java's memory, so that a killed process leaves no bodies on disk.
         "spark.io.encryption.enabled": "true",
     }
     if cluster.is_cluster(master):
@@ -227,11 +225,11 @@ def _protection(master: str) -> dict[str, str]:
 
 
 def _division(master: str) -> dict[str, str]:
-    """Return the settings that say into how many tasks work is divided; on a cluster, also how its executors crash."""
+    """Return the settings for the number of tasks, and on a cluster for crashes of executors."""
     if found := re.fullmatch(r"local\[(\d+)\]", master):
         cores = str(max(2, int(found[1])))
         return {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
-    # Other work has a task for each core that executors have: Spark counts them, unless it is told a number.
+    # By default, Spark uses a task for each core of the executors.
     return {
         "spark.sql.shuffle.partitions": str(CLUSTER_PARTITIONS),
         "spark.executor.extraJavaOptions": _NO_CRASH_REPORT,
@@ -239,7 +237,7 @@ def _division(master: str) -> dict[str, str]:
 
 
 def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, archive: bool) -> dict[str, str]:
-    """Return the settings for starting Java. Under spark-submit it is started already.
+    """Return the settings for starting Java, which is already running under spark-submit.
 
     ``library``: the descriptor of a native library in memory, which Java will have open, if there is one.
     """
@@ -250,7 +248,7 @@ def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, a
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={_quoted(work)}"
             f" {' '.join(WITHOUT_TRACES)} -XX:+UseSerialGC"
-            # The report of a crash shows what registers point at, and that may be a body: it goes with the work files.
+            # A crash report may include bodies, so write it to the work files, which are removed.
             f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
             f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
             f"{f' -DZstdNativePath={native.path_of(library)}' if library is not None else ''}"
@@ -259,11 +257,11 @@ def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, a
 
 
 def _private_sockets(folder: WorkFolder) -> dict[str, str]:
-    """Return the settings by which Java and this process exchange rows over sockets that no other user can reach.
+    """Return the settings by which Java and this process exchange rows over private sockets.
 
-    By default each is a port on loopback, which takes one connection: another user's would have the run fail. These
-    are files in ``folder``, named by this process's descriptor of it, since the path of a socket may have only 107
-    bytes. Elsewhere than on Linux they are ports, with a secret.
+    By default each is a port on loopback that accepts one connection, by which another user could make a run fail.
+    These are files in ``folder``, addressed by its descriptor, since a socket's path is limited to 107 bytes. On other
+    systems than Linux they are ports with a secret.
     """
     place = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
     if not place.exists():
@@ -275,7 +273,7 @@ def _private_sockets(folder: WorkFolder) -> dict[str, str]:
 
 
 def _quoted(path: Path) -> str:
-    """Return a path as one of Java's options may name it: Spark divides the options at spaces that are not quoted."""
+    """Quote a path in one of Java's options, which Spark splits at unquoted spaces."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
 
@@ -287,7 +285,7 @@ def _submitted() -> dict[str, str]:
     SparkContext._ensure_initialized()  # noqa: SLF001 - without it SparkConf would not ask Java
     found = dict(SparkConf().getAll())
     if found.get("spark.master") == "local[*]":
-        del found["spark.master"]  # the default of spark-submit, which was not chosen
+        del found["spark.master"]  # the default of spark-submit
     return found
 
 
@@ -302,31 +300,31 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
 
 def _delta_settings(master: str) -> dict[str, str]:
     raw, jars = "org.apache.hadoop.fs", list(map(str, find_jars()))
-    # In local mode Java loads them from where they were compared; only executors of a cluster need copies.
+    # In local mode Java loads the verified files directly; only executors of a cluster need copies.
     given = {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
     return given | {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
-        # Rows stay in their order: a shuffle would mix the groups of a file, and sorting rows by partition costs a
-        # copy. So a task writes to a few partitions at once; only rows for more are sorted by partition.
+        # Keep the order of rows: a shuffle would mix the groups of a file, and sorting by partition costs a copy. A
+        # task writes to a few partitions at once; only rows for more are sorted.
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
         "spark.sql.maxConcurrentOutputFileWriters": "6",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         "spark.sql.parquet.compression.codec": "zstd",
-        # A batch has messages of thousands of groups. Sorting to aggregate, usual from 128 groups on, takes longer.
+        # A batch has thousands of groups. Sorting to aggregate, the default above 128 groups, takes longer.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # a file keeps it when it is rewritten
-        # Small pages, so that reading one group decodes little. Their size is checked often: bodies may be large.
+        # Small pages, so that reading one group decodes little. Check the size often, since bodies may be large.
         "spark.hadoop.parquet.page.row.count.limit": str(PAGE_ROWS),
         "spark.hadoop.parquet.block.size.row.check.min": "4",
         "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",
-        # Otherwise a rewrite would give a damaged page a right checksum, in a file that no backup has any more.
+        # Otherwise a rewrite would give a damaged page a valid checksum.
         "spark.hadoop.parquet.page.write-checksum.enabled": "true",
         f"spark.hadoop.{PAGE_SUMS}": "true",
-        # What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are due.
+        # Statistics of a file have no checksum: a damaged minimum would skip due rows.
         "spark.sql.parquet.filterPushdown": "false",
         # Hadoop ignores the umask of the process. Its raw file system writes no .crc file beside each file.
         "spark.hadoop.fs.permissions.umask-mode": "077",

@@ -1,4 +1,4 @@
-"""Makes the plan with Spark: reads the store as DataFrames, plans, and collects the result."""
+"""Makes a plan with Spark: reads the store as DataFrames, plans, and collects the result."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from spark import plan, read, read as c
 
 
 def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:
-    """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
+    """Plan a run at the Unix second ``now``, from one snapshot of the hot store."""
     hot = read.read_hot(spark, path, now)
     reach("plan.read")
     house = scope.is_housekeeping

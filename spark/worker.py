@@ -1,6 +1,6 @@
-"""The cleanup worker: a process with the schedule, and a Spark session while that is used. It ends with the server.
+"""The cleanup worker: a process that runs cleanup on schedule, with a Spark session while needed.
 
-It also ends where nothing is to be done for a while: the server starts another one for the next run.
+It ends with the server, and when it will be idle for a while: the server starts another one for the next run.
 """
 
 import os
@@ -38,48 +38,45 @@ from spark.run import clean_up, get_ready_ahead
 
 log = get_logger(__name__)
 
-LONGEST_SLEEP_SECONDS = 3600.0
-"""A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
+MAX_SLEEP_SECONDS = 3600.0
+"""The longest sleep, since an interval may exceed the system's maximum."""
 
 SOON_SECONDS = 150.0
-"""Spark is started ahead of a run that is due within 150 seconds, not of a later one: this worker may end before it."""
+"""Spark is started ahead of a run that is due within 150 seconds. This worker may exit before a later one."""
 
 PAUSE_SECONDS = 0.2
-"""The worker pauses at least 0.2 s between two runs, however long they take.
-
-Otherwise others who wait for the run lock, such as a backup, might never get it.
-"""
+"""The minimum pause between two runs, so that other processes, such as a backup, get the run lock."""
 
 _ENDING = threading.RLock()
-"""Held while this process is being ended. A second end, by a signal or the server, would leave files half removed.
+"""Held while this process exits, since a second exit, by a signal or the server, would interrupt removing files.
 
-A handler may interrupt another one in its thread.
+Reentrant, since a signal handler may interrupt another one in its thread.
 """
 
 
 class Orders:
-    """What an operator wants at once, while the worker works or waits."""
+    """The orders of operators, received while the worker runs or waits."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start without orders."""
         self._given: set[WorkerOrder] = set()
         self._news = threading.Event()
 
     def give(self, order: WorkerOrder) -> None:
-        """Have the worker do something at once, or as soon as the run under way has ended."""
+        """Add an order, to carry out at once or after the current run."""
         self._given.add(order)
         self._news.set()
 
     @property
     def are_given(self) -> bool:
-        """Whether anything is to be done at once."""
+        """Whether there are orders."""
         return bool(self._given)
 
     def wait(self, seconds: float) -> WorkerOrder | None:
-        """Wait for at most so many seconds; return what is to be done at once, None for nothing."""
+        """Wait for at most so many seconds for an order; return it, or None."""
         if not self._given:
             self._news.wait(seconds)
-        self._news.clear()  # before the look: what is given after it is found by the next one
+        self._news.clear()  # before reading, so that later orders wake the next call
         for order in WorkerOrder:
             if order in self._given:
                 self._given.discard(order)
@@ -88,12 +85,12 @@ class Orders:
 
 
 def main() -> None:
-    """Run cleanup as scheduled until there is nothing to do for a while, or the standard input ends.
+    """Run cleanup on schedule until the worker is idle, or standard input ends.
 
-    The argument says what a worker before this one was about to do; without it all is done at once.
+    The argument is the state of the former worker; without it, all jobs are due at once.
     """
     os.umask(0o077)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server ends this process
     tell = _take_stdout()
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
@@ -109,10 +106,10 @@ def main() -> None:
 
 
 class Worker:
-    """Does each job when it is due: one at a time, the longest due first."""
+    """Runs jobs when they are due: one at a time, the most overdue first."""
 
     def __init__(self, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
-        """``tell``: takes the messages for the server."""
+        """``tell``: the stream for messages to the server."""
         self._engine = engine
         self._config = config = engine.config
         self._jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
@@ -120,9 +117,9 @@ class Worker:
         self._tell = tell
 
     def work(self, former: WorkerIdle | None, began: float) -> NoReturn:
-        """Do the jobs, and all of them anew when that is ordered.
+        """Run the jobs on schedule, and all of them when ordered.
 
-        ``former``: what was still to be done of them when this worker ``began``, seconds of the monotonic clock.
+        ``former``: the schedule of the former worker at the time ``began``, seconds of the monotonic clock.
         """
         try:
             self._engine.check()
@@ -141,10 +138,7 @@ class Worker:
             self._work_by(table)
 
     def _wake(self, scope: Scope, due: float) -> None:
-        """Start Spark ahead of the run that is due next, if it will have anything for Spark to do.
-
-        If that fails, the run tries it again, and tells why.
-        """
+        """Start Spark ahead of the next run if it will need it. If that fails, the run retries and reports it."""
         try:
             if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._say):
                 self._say(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
@@ -152,11 +146,11 @@ class Worker:
             log.warning("cleanup_not_ready", reason=str(error))
 
     def _work_by(self, table: Timetable) -> None:
-        """Do each job when it is due. Returns when all shall be done at once."""
+        """Run each job when it is due. Returns when all jobs are ordered."""
         while True:
             chosen, due = table.next()
             left = due - time.monotonic()
-            order = self._orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
+            order = self._orders.wait(min(max(0.0, left), MAX_SLEEP_SECONDS))
             if order:
                 self._say(OrderAccepted(order))
             if order is WorkerOrder.RUN:
@@ -171,7 +165,7 @@ class Worker:
             self._rest(table)
 
     def _run(self, chosen: int, table: Timetable) -> None:
-        """Do a run, and tell of it. Raises SystemExit if another worker has to go on."""
+        """Do a run, and report it. Raises SystemExit if another worker has to continue."""
         engine = self._engine
         table.begin(chosen, time.monotonic())
         was_warm = engine.is_warm
@@ -197,7 +191,7 @@ class Worker:
             self._say(WorkerFault(str(error), table.next().due - time.monotonic()))
 
     def _rest(self, table: Timetable) -> None:
-        """Fall asleep if the next run is far off, or Java has had nothing to do for long."""
+        """Exit if the next run is far off, or Java has been idle for long."""
         now, keep = time.monotonic(), self._config.cleanup.keep_warm
         is_idle = self._engine.is_warm and now - self._engine.used_at > keep
         if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
@@ -207,10 +201,10 @@ class Worker:
         self._engine.close()
         reach("worker.java_ended")
         with _ENDING:
-            os._exit(0)  # the interpreter would wait for the thread that reads the server's orders
+            os._exit(0)  # a normal exit would wait for the thread that reads orders
 
     def _count(self, due: float) -> None:
-        """Do a dry run, and tell what a run would delete, or why that could not be counted."""
+        """Do a dry run, and report what a run would delete, or the error."""
         self._say(WorkerState.COUNTING)
         try:
             counted = rehearse(self._engine).to_mapping()
@@ -226,19 +220,19 @@ class Worker:
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Log what ends this process: nothing but lines of the log may go to the server's."""
+    """Log the exception that ends this process, since the server's log must contain only log lines."""
     log.error("cleanup_failed", exc_info=(kind, error, traceback))
 
 
 def _take_stdout() -> TextIO:
-    """Keep the standard output for messages to the server; everything else written there goes to stderr."""
+    """Return standard output, for messages to the server, and redirect other output to standard error."""
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return tell
 
 
 def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
-    """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
+    """Read orders until the server closes its pipe, also by crashing, then exit."""
     try:
         while line := sys.stdin.readline():
             if order := decode_order(line):
@@ -246,13 +240,13 @@ def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
             else:
                 configure_logging(Config.from_json(line).log)
     except Exception:
-        log.exception("cleanup_failed")  # without this thread nothing would end this process: another one starts anew
+        log.exception("cleanup_failed")  # without this thread the process would not end with the server
         _end(engine, 1)
     _end(engine)
 
 
 def _end(engine: RunEnvironment, status: int = 0) -> None:
-    """End without finishing the work under way; Java ends too."""
+    """Exit with Java, without finishing current work."""
     with _ENDING:
         try:
             engine.halt()

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from conclave.config.admin import SECRET_RULE, TOKEN, AdminConfig
+from conclave.config.admin import FORMAT_FAULT, TOKEN, AdminConfig
 from conclave.system.streams import is_stream
 from conclave.wire.response_head import HEADERS
 
@@ -118,7 +118,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise TokenError(f"admin.token_file: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TokenError(f"admin.token_file: {path}: contains no token: {SECRET_RULE}") from error
+        raise TokenError(f"admin.token_file: {path}: contains no token: {FORMAT_FAULT}") from error
     if not TOKEN.fullmatch(token):
-        raise TokenError(f"admin.token_file: {path}: {SECRET_RULE}")
+        raise TokenError(f"admin.token_file: {path}: {FORMAT_FAULT}")
     return token

@@ -14,7 +14,7 @@ from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")
 """A token is long enough not to be guessed, and valid in a header."""
 
-SECRET_RULE = "must have 32 to 1024 visible ASCII characters and no spaces, as from `openssl rand -hex 32`"
+FORMAT_FAULT = "must have 32 to 1024 visible ASCII characters and no spaces, as from `openssl rand -hex 32`"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class AdminSchema(Section):
 
     listen_address = Text(validate=require_host)
     listen_port = StrictInteger(validate=PORT)
-    token = Text(validate=validate.Regexp(TOKEN, error=SECRET_RULE))
+    token = Text(validate=validate.Regexp(TOKEN, error=FORMAT_FAULT))
     token_file = Text(validate=PATH)
     allow_actions = StrictBoolean()
     hosts = List(

@@ -1,4 +1,4 @@
-"""Reads the messages of a batch from the hot store, in a process of its own.
+"""Reads the messages of a batch from the hot store, in a separate process.
 
 ADBC brings its own SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when
 either closes the file. The run has the store open meanwhile, for the batches before this one.
@@ -14,7 +14,7 @@ from conclave.keys.cipher import OVERHEAD_BYTES
 from spark.archive import columns as a
 
 COUNT = "count"
-"""The column of the last stream: how many messages the streams before it have."""
+"""The column of the last stream: the number of messages in the streams before it."""
 
 _READ = """
 SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum,
@@ -26,13 +26,13 @@ WHERE batch = {batch:d} AND sequence_num BETWEEN first_seq AND ranges.last_seq
 """
 
 ROWS_AT_ONCE = 8192
-"""A stream has messages of some groups: at least 8,192, or the last ones."""
+"""The least number of messages in a stream, except the last one."""
 
 
 def main() -> None:
     """Write the stored messages of a batch that the archive does not serve yet, with their checksums, to stdout.
 
-    There are Arrow streams of messages, group by group. A last stream has one number: how many messages these are.
+    Writes Arrow streams of messages, group by group. The last stream has only the number of messages.
     Arguments: the database as a file URI, and the number of the batch.
     """
     uri, batch = sys.argv[1:]
@@ -56,13 +56,13 @@ def main() -> None:
 
 
 def _summed(rows: pyarrow.Table) -> pyarrow.Table:
-    """Give each message its checksum here, before it goes anywhere else."""
+    """Add the checksum of each message."""
     at = rows.column_names.index(a.CHECKSUM)
     return rows.set_column(at, a.MOVING.field(a.CHECKSUM), a.checksums_of(rows))
 
 
 def _write(waiting: list[pyarrow.Table]) -> int:
-    """Write tables as one stream, and let go of them. Return how many messages they have."""
+    """Write tables as one stream, and clear the list. Return how many messages they have."""
     if not waiting:
         return 0
     rows = pyarrow.concat_tables(waiting)

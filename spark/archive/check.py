@@ -1,7 +1,4 @@
-"""Checks the archive: reads all of it, and compares it with the index in the hot store.
-
-Neither may change meanwhile: the caller holds the run lock.
-"""
+"""Reads the whole archive, and compares it with the index in the hot store. Requires the run lock."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +18,7 @@ from spark.session import PAGE_SUMS
 
 @dataclass
 class Check:
-    """The result of a check: what was read. ``differences``: one line for each difference."""
+    """The result of a check. ``differences``: one line each."""
 
     messages: int = 0
     body_bytes: int = 0
@@ -30,10 +27,10 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the table has for one row of the index, with checksums computed again.
+class IndexedPart:
+    """The table's contents for one index row, with recomputed checksums.
 
-    ``altered``: how many messages do not have the checksum with which they were archived.
+    ``altered``: how many messages have a wrong checksum.
     """
 
     row: PartRow
@@ -41,9 +38,9 @@ class Found:
 
 
 def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, group_key: int | None = None) -> Check:
-    """Compare ``rows`` of the table with the index, for one group or for all, as far as they can be read.
+    """Compare the readable ``rows`` of the table with the index, for one group or all.
 
-    What the index does not name is left out: it was erased, is in the hot store again, or is on its way.
+    Ignores rows that are not in the index: they were erased, restored to the hot store, or are being moved.
     """
     parts = hot.read(moves.parts, group_key)
     index = {part.key: part for part in parts}
@@ -69,7 +66,7 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, grou
 
 @contextmanager
 def _without_page_sums(spark: SparkSession) -> Iterator[None]:
-    """Have damaged pages read in the block, so that messages are told by their own checksums. Write nothing then."""
+    """Context manager that disables page checksums, to find damage by the checksums of messages. For reads only."""
     spark.conf.set(PAGE_SUMS, "false")
     try:
         yield
@@ -82,7 +79,7 @@ def _checksum() -> Column:
     return F.xxhash64(*a.CHECKED)
 
 
-def _read(rows: DataFrame) -> dict[Key, Found]:
+def _read(rows: DataFrame) -> dict[Key, IndexedPart]:
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     found = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
         F.min(number),
@@ -94,10 +91,10 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
         F.bit_xor(_checksum()),
         F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )
-    return {(row[0], row[1], row[2]): Found(PartRow(*tuple(row)[:10]), row[10]) for row in found.collect()}
+    return {(row[0], row[1], row[2]): IndexedPart(PartRow(*tuple(row)[:10]), row[10]) for row in found.collect()}
 
 
 def _find_doubles(rows: DataFrame) -> dict[int, int]:
-    """Return for each group how many of its numbers occur more than once; only groups with any."""
+    """Return how many numbers occur more than once, by group; omits groups without any."""
     numbers = rows.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1")
     return {row[0]: row[1] for row in numbers.groupBy(a.GROUP_KEY).count().collect()}

@@ -1,9 +1,7 @@
-"""Writes the archive's data files, and reads them: without Spark, but just as Spark writes those that it rewrites.
+"""Reads and writes the archive's data files without Spark, in the format of those that Spark rewrites.
 
-Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. There are statistics
-of groups, numbers and times only: others would be pieces of bodies and senders.
-
-The log of the table says which files belong to it.
+Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. Statistics
+cover only groups, numbers and times: others would expose parts of bodies and senders.
 """
 
 import json
@@ -25,16 +23,16 @@ from conclave.archive.faults import one_line
 from conclave.archive.files import file_values
 from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
 from spark.archive import columns as a
-from spark.hot_store import ArchiveFault
+from spark.hot_store import ArchiveRunError
 
 STATISTICS = (a.GROUP_KEY, a.SEQUENCE_NUM, a.CREATED_AT)
-"""The columns of which files and the table's log say the least and the greatest value."""
+"""The columns with statistics in files and in the table's log."""
 
 _CHECKED_AT_ONCE = 64
-"""The size of a page is looked at every 64 messages: bodies may be large."""
+"""The size of a page is checked every 64 messages, since bodies may be large."""
 
 _OTHER_BYTES = 64
-"""About what a message has beside its body."""
+"""The approximate bytes of a message besides its body."""
 
 _LAYOUT: dict[str, Any] = {
     "compression": "zstd",
@@ -48,8 +46,8 @@ _LAYOUT: dict[str, Any] = {
 }
 
 
-class MisnamedError(ArchiveFault):
-    """The columns of a file are not those of the archive: what names them was damaged."""
+class MisnamedError(ArchiveRunError):
+    """The columns of a file have wrong names, so its metadata is damaged."""
 
 
 Partition = tuple[int, int]
@@ -57,9 +55,9 @@ Partition = tuple[int, int]
 
 
 def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
-    """Write messages, in the table's columns and in its order, to new files of the table in ``folder``.
+    """Write messages, with the columns and order of the table, to new data files in ``folder``.
 
-    Return what its log has to say of them; until then they are no part of it. They are not synced. Raises OSError.
+    Returns the log actions that add the files to the table. The files are not synced. Raises OSError.
     """
     added = []
     for partition, of_partition in _partitions(rows):
@@ -121,12 +119,12 @@ def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[py
 
 
 def values(partition: Partition) -> dict[str, str | None]:
-    """Return what the table's log says of the partition of a file."""
+    """Return the partition values of a file for the table's log."""
     return {a.LIFETIME: str(partition[0]), a.SPAN: str(partition[1])}
 
 
 def _statistics(rows: pyarrow.Table) -> str:
-    """Return what the table's log says of a file's rows."""
+    """Return the statistics of a file for the table's log."""
     bounds = {name: compute.min_max(rows[name]).as_py() for name in STATISTICS}
     told = {
         "numRecords": rows.num_rows,
@@ -142,8 +140,8 @@ def read(
 ) -> Iterator[pyarrow.Table]:
     """Yield the messages of a file, a row group at a time, without the partition.
 
-    ``groups``: the keys of those that are asked for, in ascending order; row groups that have none may be left out.
-    Raises ArchiveError, also for a damaged page.
+    ``groups``: the wanted group keys in ascending order; row groups without any of them may be omitted.
+    Raises ArchiveRunError, also for a damaged page.
     """
     schema = pyarrow.schema([a.STORED.field(name) for name in columns])
     wanted = None if groups is None else pyarrow.array(groups, pyarrow.int64())
@@ -153,27 +151,27 @@ def read(
                 if wanted is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), wanted):
                     yield _row_group(file, path, number, columns).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ArchiveFault(f"{path}: {one_line(error)}") from error
+        raise ArchiveRunError(f"{path}: {one_line(error)}") from error
     except (ValueError, LookupError) as error:
         raise MisnamedError(f"{path}: its columns are not those of the archive: {one_line(error)}") from error
 
 
 def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequence[str]) -> pyarrow.Table:
-    """Read some columns of a row group. Raises ArchiveError if it has not as many rows as its file says.
+    """Read some columns of a row group. Raises ArchiveRunError if its number of rows is wrong.
 
-    The footer, which has no checksum, says that a second time of each column; pyarrow goes by it where it reads one.
+    The footer, which has no checksum, has the number for the row group and for each column, which pyarrow uses.
     """
     rows = file.read_row_group(number, columns=list(columns))
     counted = file.metadata.row_group(number).num_rows
     if rows.num_rows != counted:
-        raise ArchiveFault(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
+        raise ArchiveRunError(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
     return rows
 
 
 def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
     """Return whether rows have any of these groups.
 
-    By the rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
+    Does not use statistics, which have no checksums: a damaged one may crash the process.
     """
     return bool(compute.any(compute.is_in(rows[a.GROUP_KEY], groups)).as_py())
 
@@ -196,8 +194,8 @@ _WIDEST = (-(2**63), 2**63 - 1) * 2
 class StoredFile:
     """A file of the table. ``path``: within the table's folder.
 
-    ``least`` and ``most``: of the keys of its groups; ``first`` and ``last``: of the numbers of its messages. They are
-    the least and the greatest integers where the log does not say: another program's files are not passed over.
+    ``least`` and ``most``: the bounds of its group keys; ``first`` and ``last``: of its message numbers. Without
+    statistics in the log, as for other programs' files, they are the extreme integers, so that the file is read.
     """
 
     path: str
@@ -211,7 +209,7 @@ class StoredFile:
 
 
 def stored(path: Path) -> list[StoredFile]:
-    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveError."""
+    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveRunError."""
     actions = DeltaTable(str(path)).get_add_actions(flatten=True)
     return [
         StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))

@@ -1,7 +1,7 @@
-"""Looks, without Spark and without bodies, which messages of parts go, and what is left of these parts.
+"""Finds the due messages of parts, and what remains of the parts, without Spark and without reading bodies.
 
-DataFusion judges by the rules' own expressions. What it finds counts only if the same rows are read by whole pages,
-whose checksums are compared: it looks at none.
+DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are also read by
+whole pages with verified checksums.
 """
 
 from collections import defaultdict
@@ -32,32 +32,32 @@ from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, StoredFile
 from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
-"""The columns that name a message."""
+"""The columns that identify a message."""
 
 ENTRIES_AT_ONCE = 32_768
-"""A query has at most 32,768 groups, senders and numbers that were taken back, but all of one group at least.
+"""The most groups, senders and taken back numbers in one query, but at least those of one group.
 
-And it has all users under a legal hold, who count in every group.
+All users under a legal hold are added.
 """
 
 MESSAGES_AT_ONCE = 2_000_000
-"""A query is about at most 2,000,000 messages, but all of one part at least: what goes of them is kept in memory."""
+"""The most messages to query at once, but at least one part: the due ones are kept in memory."""
 
 MARKS = {
     "is_gone": "BOOLEAN",
     **dict.fromkeys(("gone_below", "cutoff", "commits_above", "erasable_before"), "BIGINT"),
 }
-"""What a group has one value of, with its type."""
+"""The columns with one value for each group, and their types."""
 
 _BOUNDS = {"part_first": "BIGINT", "part_last": "BIGINT"}
 
 _RULE = "rule"
 
 _READ = [name for name in a.STORED.names if name != a.BODY]
-"""The columns that are read by whole pages: all that the rules look at."""
+"""The columns to read by whole pages: all that the rules use."""
 
 _DUE = pyarrow.schema(
     [
@@ -90,7 +90,7 @@ _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group 
 
 @dataclass(frozen=True)
 class Measured:
-    """What goes of a part: by rules, and by numbers. ``left``: what is left of it; None: nothing."""
+    """The due messages of a part, by rule and by number. ``left``: the remaining part, or None."""
 
     part: PartRow
     gone: Sequence[ErasedMessages]
@@ -99,9 +99,9 @@ class Measured:
 
 
 def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Measured]:
-    """Yield what goes by ``plan``, part by part: of whole parts by the index, of others by the table at ``path``.
+    """Yield the due messages of ``plan``, part by part: whole parts by the index, others by the table at ``path``.
 
-    Parts of which nothing goes are left out. ``living``: which messages can be read. Raises ArchiveError; what was
+    Omits parts without due messages. ``living``: which messages can be read. Raises ArchiveRunError; what was
     yielded until then is right. Whole parts need no table: nothing of them is read. But one that is there has to be
     the database's, and of one time with it, before anything goes.
     """
@@ -110,19 +110,19 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
         if gone := plan.whole.get(part.key):
             yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
     if unreadable and plan.partial:
-        raise ArchiveFault(unreadable)
+        raise ArchiveRunError(unreadable)
     faults = []
     for partition, parts, files in _work(path, plan):
         try:
             yield from _measured(path, plan, partition, parts, files, living)
-        except ArchiveFault as error:
-            faults.append(str(error))  # what other partitions have goes all the same
+        except ArchiveRunError as error:
+            faults.append(str(error))  # other partitions are still erased
     if faults:
-        raise ArchiveFault("; ".join(faults))
+        raise ArchiveRunError("; ".join(faults))
 
 
 def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, PartRow | None]]:
-    """Yield the parts that lack keys, and what can be read of each; None: nothing. Raises ArchiveError.
+    """Yield the parts that lack keys, each with its readable part, or None. Raises ArchiveRunError.
 
     What was yielded until then is right.
     """
@@ -130,7 +130,7 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
     if not lacking:
         return
     if unreadable := _unreadable(hot, path):
-        raise ArchiveFault(unreadable)
+        raise ArchiveRunError(unreadable)
     of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in lacking:
         of_partitions[part.lifetime, part.span][part.group_key] = part
@@ -141,23 +141,23 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
             for file in files:
                 for rows in data_files.read(path / file.path, _READ, sorted(parts)):
                     _add(stays, alive.of(rows))
-        except ArchiveFault as error:
+        except ArchiveRunError as error:
             faults.append(str(error))
             continue
         for part in parts.values():
             yield part, stays[part.group_key].row(part)
     if faults:
-        raise ArchiveFault("; ".join(faults))
+        raise ArchiveRunError("; ".join(faults))
 
 
 def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_groups: Collection[int]) -> int:
-    """Count what would go by ``plan``, and is under a legal hold on one of these groups or on its sender.
+    """Count the due messages of ``plan`` that are under a legal hold on one of these groups or on their sender.
 
-    Raises ArchiveError.
+    Raises ArchiveRunError.
     """
     found = sum(gone.messages for key, gone in plan.whole.items() if key[0] in held_groups)
     if (unreadable := _unreadable(hot, path)) and plan.partial:
-        raise ArchiveFault(unreadable)
+        raise ArchiveRunError(unreadable)
     for partition, parts, files in _work(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
         found += _Alive(parts, living).of(rows).num_rows
@@ -165,7 +165,7 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
 
 
 def _unreadable(hot: Hot, path: Path) -> str:
-    """Return in one line why the table cannot be read; "" if it can. Raises ArchiveError if it is not the database's.
+    """Return in one line why the table cannot be read, or "". Raises ArchiveRunError if it is not the database's.
 
     Nor may it be of another time, as where only one of them was restored.
     """
@@ -174,12 +174,12 @@ def _unreadable(hot: Hot, path: Path) -> str:
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         return f"{path}: cannot be read: {one_line(error)}"
     if fault:
-        raise ArchiveFault(fault)
+        raise ArchiveRunError(fault)
     return ""
 
 
 def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
-    """Yield the parts that the table is asked of, by group key, some of a partition at a time; and their files."""
+    """Yield the parts to query, by group key, at most one partition at a time, with their files."""
     if not plan.partial:
         return
     of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
@@ -193,17 +193,17 @@ def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, 
 def _files(
     path: Path, parts: Mapping[Partition, dict[int, PartRow]], groups: Collection[int]
 ) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
-    """Yield partitions with their parts, and the files of these that may have anything of ``groups``."""
+    """Yield partitions with their parts, and the files that may have messages of ``groups``."""
     try:
         stored = data_files.of_groups(path, parts, groups)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise ArchiveFault(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ArchiveRunError(f"{path}: cannot be read: {one_line(error)}") from error
     for partition, some in sorted(parts.items()):
         yield partition, some, [file for file in stored if file.partition == partition]
 
 
 def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
-    """Divide parts by what a query may have of them. Those of neighbours come together."""
+    """Divide parts into queries of limited size, with adjacent groups together."""
     some: dict[int, PartRow] = {}
     entries = messages = 0
     for group_key, part in sorted(parts.items()):
@@ -223,7 +223,7 @@ def _within(part: PartRow, numbers: Collection[int]) -> list[int]:
 
 
 class _Alive:
-    """Which rows of a partition the index means: those of its parts that can be read."""
+    """The rows of a partition that are in the index and can be read."""
 
     def __init__(self, parts: Mapping[int, PartRow], living: Living) -> None:
         ordered = [parts[key] for key in sorted(parts)]
@@ -231,14 +231,14 @@ class _Alive:
         self._firsts = pyarrow.array([part.first_seq for part in ordered], pyarrow.int64())
         self._lasts = pyarrow.array([part.last_seq for part in ordered], pyarrow.int64())
         self._some: dict[int, list[Range]] = {}
-        """The numbers that can be read, of parts within which some cannot."""
+        """The readable numbers of parts with unreadable messages."""
         for part in ordered:
             kept = living.of(part)
             if kept != [Range(part.first_seq, part.last_seq)]:
                 self._some[part.group_key] = kept
 
     def of(self, rows: pyarrow.Table) -> pyarrow.Table:
-        """Return those of ``rows`` that can be read."""
+        """Return the readable rows."""
         at = compute.index_in(rows[a.GROUP_KEY], self._groups)
         numbers = rows[a.SEQUENCE_NUM]
         is_within = compute.and_(
@@ -280,7 +280,7 @@ def _measured(
     counted = sum(parts[group_key].message_count for group_key in numbers)
     left = {group_key: parts[group_key].message_count - _count(gone) for group_key, gone in by_rules.items()}
     if found != counted or any(stays[group_key].count != count for group_key, count in left.items()):
-        raise ArchiveFault(
+        raise ArchiveRunError(
             f"{path}: {found:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where the"
             f" index has {counted:,}: `conclave archive verify` says more"
         )
@@ -294,12 +294,12 @@ def _count(gone: Sequence[ErasedMessages]) -> int:
 
 
 def _without(rows: pyarrow.Table, due: pyarrow.Table) -> pyarrow.Table:
-    """Return those of ``rows`` that stay."""
+    """Return the rows that stay."""
     return rows.join(due.select(NUMBERS), NUMBERS, join_type="left anti", use_threads=False)
 
 
 def _numbers(due: pyarrow.Table) -> dict[int, list[Range]]:
-    """Return the numbers of messages as ranges of neighbours, by group key."""
+    """Return the numbers of messages as ranges, by group key."""
     ordered = due.select(NUMBERS).sort_by([(name, "ascending") for name in NUMBERS])
     found: dict[int, list[Range]] = {}
     for group_key, number in a.values_of(ordered, NUMBERS):
@@ -312,7 +312,7 @@ def _numbers(due: pyarrow.Table) -> dict[int, list[Range]]:
 
 
 def _by_rules(due: pyarrow.Table) -> dict[int, list[ErasedMessages]]:
-    """Return what goes of each group, in the order of RULES."""
+    """Return the due messages of each group, in the order of RULES."""
     grouped = due.group_by([a.GROUP_KEY, _RULE], use_threads=False)
     found = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
     gone: dict[int, list[ErasedMessages]] = defaultdict(list)
@@ -324,7 +324,7 @@ def _by_rules(due: pyarrow.Table) -> dict[int, list[ErasedMessages]]:
 
 @dataclass
 class _Stays:
-    """What stays of a part: numbers from ``first`` to ``last``, of times from ``oldest`` to ``newest``."""
+    """The remaining messages of a part: the bounds of their numbers and times."""
 
     first: int = FOREVER
     last: int = 0
@@ -335,7 +335,7 @@ class _Stays:
     checksum: int = 0
 
     def add(self, first: int, last: int, oldest: int, newest: int, size: int, checksums: Sequence[int]) -> None:
-        """Add messages of which these are the bounds and the checksums."""
+        """Add messages with these bounds and checksums."""
         self.first, self.last = min(self.first, first), max(self.last, last)
         self.oldest, self.newest = min(self.oldest, oldest), max(self.newest, newest)
         self.count += len(checksums)
@@ -343,7 +343,7 @@ class _Stays:
         self.checksum = reduce(xor, checksums, self.checksum)
 
     def row(self, part: PartRow) -> PartRow | None:
-        """Return what the index has to say then of ``part``; None: nothing stays."""
+        """Return the new index row of ``part``, or None if nothing stays."""
         bounds = (self.first, self.last, self.oldest, self.newest)
         return PartRow(*part.key, *bounds, self.count, self.size, self.checksum) if self.count else None
 
@@ -371,18 +371,18 @@ def _find(
     files: Collection[StoredFile],
     held_groups: Collection[int] | None = None,
 ) -> pyarrow.Table:
-    """Return what goes of ``parts``, as the table has it, erased or not. Raises ArchiveError.
+    """Return the due rows of ``parts`` in the table, erased or not. Raises ArchiveRunError.
 
-    ``held_groups``: return what would go and is under a legal hold instead, on one of these groups or on its sender.
+    ``held_groups``: return instead the rows under a legal hold on one of these groups or on their sender.
     """
     try:
         query = by_rows(DeltaTable(str(path)))
         found = [batch.cast(_DUE) for batch in batches(query, _query(plan, partition, parts, held_groups))]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        for file in files:  # a damaged page is named
+        for file in files:  # to name a damaged page
             for _ in data_files.read(path / file.path):
                 pass
-        raise ArchiveFault(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ArchiveRunError(f"{path}: cannot be read: {one_line(error)}") from error
     return pyarrow.Table.from_batches(found, _DUE)
 
 
@@ -418,7 +418,7 @@ def _query(
 
 
 def _chosen(users: Collection[Any], groups: Collection[int], held_groups: Collection[int] | None) -> str:
-    """Return the condition for what no legal hold covers, or for what one does if ``held_groups`` are given."""
+    """Return the condition for messages under no legal hold, or, with ``held_groups``, for those under one."""
     if held_groups is None:
         return "held_sender IS NULL" if users else ""
     of_groups = ", ".join(str(key) for key in sorted({*groups} & {*held_groups}))

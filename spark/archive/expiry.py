@@ -1,7 +1,7 @@
-"""Erases from the archive what is due, as ``expiry_plan.py`` has planned it, without touching its files.
+"""Erases messages from the archive by the plan of ``expiry_plan.py``, without changing its files.
 
-In one transaction for each part, the index leaves the messages out, receipts are noted, and so are the keys to destroy:
-from then on nothing can read them. Their ciphertext stays until ``reclaim.py`` gives its space back.
+One transaction for each part updates the index, and records receipts and the keys to destroy. From then on the messages
+cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims the space.
 """
 
 import sqlite3
@@ -23,11 +23,11 @@ from spark.archive.living import Living, holds
 from spark.hot_store import Hot
 
 SETTLED_AT_ONCE = 256
-"""A step settles at most 256 groups for a deleted account, and about 256 parts."""
+"""How many groups of a deleted account, and about how many parts, to process in one step."""
 
 
 def count(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Counter[str]:
-    """Return how many messages would go by each rule. Raises ArchiveError."""
+    """Return how many messages each rule would erase. Raises ArchiveRunError."""
     counts = Counter(dict.fromkeys(RULES, 0))
     for each in due_rows.look(hot, path, plan, living):
         counts.update({gone.rule: gone.messages for gone in each.gone})
@@ -35,10 +35,10 @@ def count(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Counter[st
 
 
 def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Counter[str], touched: set[int]) -> None:
-    """Erase what is planned. ``path``: of the table, which is only read. Raises ArchiveError.
+    """Erase by ``plan``. ``path``: of the table, which is only read. Raises ArchiveRunError.
 
-    How many messages go is added to ``counts``, by rule, and of which groups to ``touched``: also if the run ends
-    halfway. The keys are noted to be destroyed, no more: until that is done, what hides the messages stays.
+    Adds the erased messages by rule to ``counts``, and their groups to ``touched``, even if the run is interrupted.
+    Keys are only recorded; until they are destroyed, the rows that hide the messages stay.
     """
     measured: list[Measured] = []
 
@@ -57,9 +57,9 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
 
 
 def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
-    """Forget what has hidden messages that have no keys any more: that they were taken back, or who had sent them.
+    """Delete the rows that hid messages without keys: withdrawals and senders.
 
-    Call it once all that was planned is erased, and its keys are destroyed. ``living``: as of now. Raises ArchiveError.
+    Call it after the plan is applied and the keys are destroyed. ``living``: the current state. Raises ArchiveRunError.
     """
     parts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
     dead: dict[int, set[int]] = defaultdict(set)
@@ -79,9 +79,9 @@ def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
 
 
 def settle_restored(hot: Hot, path: Path, living: Living) -> None:
-    """Have the index count no message whose key is lost: it was restored from a backup, and they were erased since.
+    """Remove messages without keys from an index that was restored from a backup.
 
-    Raises ArchiveError for what cannot be read: that stays as it is.
+    Raises ArchiveRunError for what cannot be read: that stays as it is.
     """
     waiting: list[tuple[PartRow, PartRow | None]] = []
 

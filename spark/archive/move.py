@@ -8,8 +8,8 @@ at least one of the two places, and is served from one only: a group's ``archive
 Up to four batches are under way at the same time, in different steps: one is read, one is appended, one is compared and
 switched, and the copies of one are deleted. None of this needs Spark.
 
-Copies are messages in the hot store that the archive serves. No reader looks at these rows any more. So a crash after
-any step does no harm: the next run continues.
+Copies are messages in the hot store that the archive serves. Readers ignore these rows, so a crash after any step does
+no harm: the next run continues.
 """
 
 import sqlite3
@@ -41,16 +41,16 @@ from spark.archive import batch_reader, columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living, holds
 from spark.archive.table import Table
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 CHUNK = 256
-"""A step deletes at most 256 messages."""
+"""The most messages to delete in one step."""
 
 _COPIES = """
 SELECT sequence_num FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
 AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4
 """
-"""Messages of a range that the archive serves now; none if the group has not switched to it."""
+"""The messages of a range that the archive serves, if the group has switched to it."""
 
 
 def delete(connection: sqlite3.Connection, ranges: Collection[MoveRange]) -> Iterator[Step]:
@@ -71,26 +71,26 @@ def _delete_some(connection: sqlite3.Connection, within: MoveRange) -> bool:
 
 
 BATCH_ROWS = 300_000
-"""A batch has at most 300,000 messages."""
+"""The most messages of a batch."""
 
 BATCH_BYTES = 96 * 1024 * 1024
-"""A batch has at most 96 MiB of bodies, since the driver has some batches in memory; but at least one message."""
+"""The most bytes of bodies in a batch, but at least one message: several batches are in memory."""
 
 _PART = [a.GROUP_KEY, a.LIFETIME, a.SPAN]
-"""What a row of the index is of."""
+"""The key columns of an index row."""
 
 _IDENTITY = [a.GROUP_KEY, a.SEQUENCE_NUM, a.CHECKSUM]
-"""What tells a message from all others, and whether it is as it was."""
+"""The columns that identify a message and its content."""
 
 _SEEN = pyarrow.schema([each for each in a.ARCHIVE if each.name != a.BODY])
-"""What is kept of messages that were read back: all but the bodies, and the checksums that they have now."""
+"""The columns to keep of messages that were read back: all except the bodies, with recomputed checksums."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A batch as the hot store has it, in the row order of the archive's files."""
+    """A batch from the hot store, in the row order of the archive's files."""
 
     number: int
     rows: pyarrow.Table
@@ -112,14 +112,14 @@ class Mover:
     """Moves batches of one store into its archive."""
 
     def __init__(self, hot: Hot, table: Table, archive_id: str, living: Callable[[], Living]) -> None:
-        """``archive_id`` names the store's batches in the table's log. ``living``: tells what has keys, as of now."""
+        """``archive_id``: identifies the store's batches in the table's log. ``living``: the messages with keys now."""
         self._living = living
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
 
     def finish(self) -> int:
-        """Finish the batches under way; return how many messages they have. The copies stay."""
+        """Finish active batches; return how many messages they have. The copies stay."""
         count = 0
         while (number := self._hot.read(moves.batch_under_way)) is not None:
             is_there = self._table.has_batch(self._archive_id, number)
@@ -155,7 +155,7 @@ class Mover:
                 yield self._load(number)
 
     def drop_copies(self) -> None:
-        """Delete the copies in the hot store that a run or a restore left when it did not end."""
+        """Delete the copies that an interrupted run or restore left in the hot store."""
         self._delete(self._hot.read(moves.hot_copies))
 
     def count(self, archive: ArchiveConfig) -> int:
@@ -219,12 +219,11 @@ class Mover:
     def _verify(
         self, batch: _Appended, added: Iterator[tuple[Partition, pyarrow.Table]]
     ) -> tuple[pyarrow.Table, pyarrow.Table]:
-        """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
+        """Compare the messages of a batch in the table, ``added``, with the hot store. Raises ArchiveRunError.
 
-        Returns the messages that the batch adds to the index, and those that are dead. After a crash, the table may
-        have messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has
-        must be in the table. Of the others those live that have keys: they were erased after the batch had been
-        verified, and are erased from the archive next.
+        Returns the messages to add to the index, and erased ones. After a crash, the table may have messages that were
+        erased from the hot store meanwhile, so only those in the hot store must be in the table. Others with keys were
+        erased after the batch was verified; they are added, and erased from the archive next.
         """
         copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
         if batch.expected == _totals(_summarize(copied)[0]):
@@ -234,7 +233,7 @@ class Mover:
         times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
-            raise ArchiveFault(
+            raise ArchiveRunError(
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
@@ -263,7 +262,7 @@ class Mover:
 
 
 def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
-    """Yield ``items``, and make the next one in another thread meanwhile."""
+    """Yield ``items``, computing the next one in another thread meanwhile."""
     following = beside.submit(next, items, None)
     while (item := following.result()) is not None:
         following = beside.submit(next, items, None)
@@ -272,7 +271,7 @@ def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
 
 @contextmanager
 def _threads_take_turns() -> Iterator[None]:
-    """Make Python switch between threads ten times as often: a waiting thread may hold the database's lock."""
+    """Context manager that makes Python switch threads ten times as often: a thread may hold the database lock."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(usual / 10)
     try:
@@ -282,13 +281,13 @@ def _threads_take_turns() -> Iterator[None]:
 
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
-    """Return the stored messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveError."""
+    """Return the stored messages of a batch that are not archived yet, with bodies. Raises ArchiveRunError."""
     command = parent_bound_command(
         sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch)
     )
     found, count = [a.MOVING.empty_table()], None
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - our own module
+        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of this program
         suppress(pyarrow.ArrowException),
     ):
         while count is None:
@@ -300,7 +299,7 @@ def _read(database: Path, batch: int) -> pyarrow.Table:
                 found.append(rows.cast(a.MOVING))
     whole = pyarrow.concat_tables(found)
     if reader.returncode or whole.num_rows != count:
-        raise ArchiveFault(f"move {batch}: could not be read from the database; the log says why")
+        raise ArchiveRunError(f"move {batch}: could not be read from the database; the log says why")
     return whole
 
 
@@ -316,7 +315,7 @@ def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
-    """Return messages that were read back without their bodies, and with the checksums that they have now."""
+    """Return messages that were read back without bodies, with recomputed checksums."""
     columns = {name: rows[name] for name in rows.column_names} | {
         a.LIFETIME: pyarrow.repeat(partition[0], rows.num_rows),
         a.SPAN: pyarrow.repeat(partition[1], rows.num_rows),
@@ -326,7 +325,7 @@ def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-    """Return the parts that messages make, and by group key the senders of those that are no commits."""
+    """Return the parts of messages, and the senders of messages other than commits by group key."""
     sums: dict[tuple[int, ...], int] = defaultdict(int)
     for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
         sums[tuple(part)] ^= checksum
@@ -349,7 +348,7 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
 
 
 def _finish(connection: sqlite3.Connection, batch: int, now: int, dead: pyarrow.Table) -> None:
-    """Finish a batch. ``dead``: messages that it has in the table, and that were erased before."""
+    """Finish a batch. ``dead``: messages of the batch that were erased before."""
     moves.finish(connection, batch, now)
     for partition, count in Counter(a.values_of(dead, [a.LIFETIME, a.SPAN])).items():
         reclaiming.note(connection, partition, count, now)

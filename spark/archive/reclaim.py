@@ -1,7 +1,7 @@
-"""Gives space back: rewrites partitions of which much is dead, or that lie in many small files, by Spark.
+"""Reclaims space: rewrites partitions with many erased messages or many small files, by Spark.
 
-What is written are the messages that the index names and that have keys; all others are ciphertext that nothing opens.
-Partitions of which nothing lives are dropped, by a change of the table's log alone.
+Writes only messages in the index that have keys; the others are ciphertext without keys. Partitions without such
+messages are dropped, by a change of the table's log.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from spark.archive import columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living
 from spark.archive.table import Table
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 _RANGES = pyarrow.schema(
     [(name, pyarrow.int64()) for name in ("range_group", "range_lifetime", "range_span", "range_first", "range_last")]
@@ -28,7 +28,7 @@ _RANGES = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Reclaimable:
-    """Partitions that can be dropped as a whole, and those that are worth rewriting."""
+    """The partitions to drop, and those to rewrite."""
 
     dropped: list[Partition]
     rewritten: list[Partition]
@@ -38,7 +38,7 @@ class Reclaimable:
 
 
 def find(hot: Hot, table: Table, before: int) -> Reclaimable:
-    """Return what is worth it. ``before``: what was erased by this Unix second has taken space for long enough."""
+    """Find partitions to reclaim. ``before``: messages erased before this Unix second are always reclaimed."""
     shares = hot.read(reclaiming.shares)
     worth = {partition for partition, share in shares.items() if share.is_reclaimable(before)}
     dropped = {partition for partition in worth if not shares[partition].living}
@@ -46,7 +46,7 @@ def find(hot: Hot, table: Table, before: int) -> Reclaimable:
 
 
 def drop(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
-    """Drop partitions of which nothing lives."""
+    """Drop partitions without readable messages."""
     if partitions:
         table.drop_partitions(partitions)
         reach("archive.parts_dropped")
@@ -54,7 +54,7 @@ def drop(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
 
 
 def rewrite(spark: SparkSession, hot: Hot, table: Table, partition: Partition, living: Living) -> None:
-    """Write a partition anew with what lives of it, into few files. Raises ArchiveError if that is not all there."""
+    """Rewrite the readable messages of a partition to few files. Raises ArchiveRunError if any is missing."""
     parts = hot.read(moves.parts_of_partition, *partition)
     rows = living_of(spark, table.read().where(in_partitions([partition])), parts, living)
     _require(table, parts, rows)
@@ -64,10 +64,10 @@ def rewrite(spark: SparkSession, hot: Hot, table: Table, partition: Partition, l
 
 
 def living_of(spark: SparkSession, rows: DataFrame, parts: Collection[PartRow], living: Living) -> DataFrame:
-    """Return those of ``rows`` that can be read of ``parts``."""
+    """Return the readable rows of ``parts``."""
     ranges = [(*part.key, *some) for part in parts for some in living.of(part)]
     columns = list(zip(*ranges, strict=True)) or [()] * len(_RANGES)
-    # Of Arrow, not of rows: these would have to pass through a process of Python that Spark starts.
+    # Use Arrow: Python rows would pass through a Python process that Spark starts.
     arrays = [pyarrow.array(each, pyarrow.int64()) for each in columns]
     known = F.broadcast(spark.createDataFrame(pyarrow.table(arrays, schema=_RANGES)))
     lives = (
@@ -80,13 +80,13 @@ def living_of(spark: SparkSession, rows: DataFrame, parts: Collection[PartRow], 
 
 
 def _require(table: Table, parts: Collection[PartRow], rows: DataFrame) -> None:
-    """Raise ArchiveError unless ``rows`` are what the index counts: a rewrite would lose what is not read now."""
+    """Raise ArchiveRunError unless ``rows`` match the index: a rewrite would lose unread messages."""
     found = rows.groupBy(a.GROUP_KEY).agg(F.count(F.lit(1)), F.bit_xor(F.col(a.CHECKSUM))).collect()
     read = {row[0]: (row[1], row[2]) for row in found}
     indexed = {part.group_key: (part.message_count, part.checksum) for part in parts}
     if read != indexed:
         counted, wanted = (sum(count for count, _ in each.values()) for each in (read, indexed))
-        raise ArchiveFault(f"{table.path}: {counted:,} messages are read where the index has {wanted:,}{ADVICE}")
+        raise ArchiveRunError(f"{table.path}: {counted:,} messages are read where the index has {wanted:,}{ADVICE}")
 
 
 def _note(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:

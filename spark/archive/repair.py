@@ -1,9 +1,8 @@
-"""Repairs the archive's table after a power failure: takes back half-written versions and checkpoints.
+"""Repairs the archive's table after a power failure: rolls back incomplete versions and checkpoints.
 
-The hot store names a version only after the disk has it, and replaced files are removed only after that. So the
-versions after the one that the hot store names can be taken back without a loss: the next run does their work again.
-Only these are looked at, and only if a run that did not end may have left some. Damaged checkpoints go in any
-case, while the log has what they say.
+The hot store records a version only after it is synced, and replaced files are removed only after that. So later
+versions can be rolled back without a loss: the next run repeats their work. They are checked only after an interrupted
+run. Damaged checkpoints are always removed, if the log has their contents.
 """
 
 import json
@@ -20,7 +19,7 @@ from pyarrow import parquet
 from conclave.archive.faults import one_line
 from conclave.archive.snapshot import find_fault, mismatch_text, open_table, turn_app
 from conclave.store.archive.moves import ArchiveState
-from spark.hot_store import ArchiveFault
+from spark.hot_store import ArchiveRunError
 
 Action = dict[str, Any]
 """An action of the table's log: one line of an entry, as JSON."""
@@ -29,23 +28,20 @@ POINTER = "_last_checkpoint"
 """The file in the log's folder that names the newest checkpoint."""
 
 ACTIONS = "conclave.actions"
-"""Under this name an entry of ours says how many actions it has beside the one that tells of it."""
+"""The key with the number of other actions in an entry that Conclave wrote."""
 
 _COUNTED = {
     "add": ("numFiles", "numTargetFilesAdded", "num_added_files"),
     "remove": ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files"),
 }
-"""The names under which an entry says how many actions of a kind it has.
-
-They are compared, since the end of an entry may be missing.
-"""
+"""The keys with the number of actions of a kind in an entry. They are verified, since an entry may be truncated."""
 
 
 @dataclass
 class Repaired:
-    """What was taken back: versions and checkpoints.
+    """The versions and checkpoints that were rolled back.
 
-    ``first`` and ``last``: the versions, inclusive; -1 if none was. ``checkpoints``: their versions.
+    ``first`` and ``last``: the versions, inclusive; -1: no versions. ``checkpoints``: the versions of checkpoints.
     """
 
     first: int = -1
@@ -57,15 +53,15 @@ class Repaired:
 
 
 class Repair:
-    """Looks at one table, and repairs it where it can."""
+    """Checks one table, and repairs it if possible."""
 
     def __init__(
         self, path: Path, state: ArchiveState, begun: int, are_sound: Callable[[Collection[Path]], bool]
     ) -> None:
-        """Take what is needed; nothing is read yet.
+        """Read nothing yet.
 
-        ``begun``: the number of the last batch that the hot store knows. ``are_sound`` tells whether the messages of
-        readable files are as they were archived.
+        ``begun``: the number of the last batch in the hot store. ``are_sound``: verifies the checksums of the messages
+        in readable files.
         """
         self._path = path
         self._log = path / "_delta_log"
@@ -74,9 +70,9 @@ class Repair:
         self._are_sound = are_sound
 
     def apply(self) -> Repaired:
-        """Take back what is broken, and return what that was. Raises ArchiveError.
+        """Roll back what is broken, and return it. Raises ArchiveRunError.
 
-        If it raises, nothing has changed, except that checkpoints may be gone: all that they say is in the log too.
+        If it raises, nothing has changed, except that checkpoints may be removed, whose contents are in the log.
         """
         done = Repaired()
         try:
@@ -91,7 +87,7 @@ class Repair:
                     entry_file(self._log, version).unlink(missing_ok=True)
                 done.first, done.last = broken, newest
         except OSError as error:
-            raise ArchiveFault(f"{self._path}: cannot be read: {error}") from error
+            raise ArchiveRunError(f"{self._path}: cannot be read: {error}") from error
         return done
 
     def _versions(self) -> list[int]:
@@ -99,12 +95,12 @@ class Repair:
         return [int(name[1]) for name in names if name]
 
     def _first_broken(self, newest: int) -> int | None:
-        """Return the first broken version after the one that the hot store names; None if there is none.
+        """Return the first broken version after the one that the hot store has, or None.
 
-        Raises ArchiveError.
+        Raises ArchiveRunError.
         """
         if not self._state.unerased:
-            return None  # the last run came to its end: the hot store names the newest version
+            return None  # the last run completed: the hot store has the newest version
         first = self._state.version + 1
         entries = {version: read_entry(self._log, version) for version in range(first, newest + 1)}
         self._require_known(entries)
@@ -114,15 +110,15 @@ class Repair:
         return None
 
     def _require_known(self, entries: Mapping[int, list[Action] | None]) -> None:
-        """Raise ArchiveError if any entry comes from a run that the hot store does not know."""
+        """Raise ArchiveRunError if any entry comes from a run that is not in the hot store."""
         known = {turn_app(self._state.archive_id): self._state.turn, self._state.archive_id: self._begun}
         for actions in entries.values():
             for action in actions or ():
                 if "txn" in action and _is_beyond(action["txn"], known):
-                    raise ArchiveFault(mismatch_text(self._path, is_newer=True))
+                    raise ArchiveRunError(mismatch_text(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
-        """Return whether the disk has all files that an entry adds, as they were written."""
+        """Return whether all files that an entry adds exist undamaged."""
         added = [action["add"] for action in actions if "add" in action]
         files = [self._path / each["path"] for each in added]
         return all(map(_can_be_read, files, added)) and (not files or self._are_sound(files))
@@ -130,7 +126,7 @@ class Repair:
     def _drop_checkpoints(self, end: int) -> list[int]:
         """Remove damaged checkpoints, and all from version ``end`` on; return their versions.
 
-        The log must have all that they say. Raises ArchiveError if it does not.
+        The log must have their contents. Raises ArchiveRunError if it does not.
         """
         found: dict[int, list[Path]] = {}
         for path in self._log.iterdir():
@@ -143,7 +139,7 @@ class Repair:
             return []
         last_whole = max((each for each in found if each not in damaged), default=-1)
         if missing := set(range(last_whole + 1, end)) - set(self._versions()):
-            raise ArchiveFault(f"{self._path}: is damaged: its log lacks version {min(missing)}")
+            raise ArchiveRunError(f"{self._path}: is damaged: its log lacks version {min(missing)}")
         pointer.unlink(missing_ok=True)
         for each in damaged:
             for path in found[each]:
@@ -151,16 +147,18 @@ class Repair:
         return sorted(damaged)
 
     def _require_whole(self, version: int) -> None:
-        """Raise ArchiveError unless ``version`` belongs to this archive, and all its files are on the disk."""
+        """Raise ArchiveRunError unless ``version`` belongs to this archive, and all its files are on the disk."""
         try:
             table = open_table(self._path, version)
             fault = find_fault(self._path, table, self._state)
             names = [] if fault else pyarrow.table(table.get_add_actions())["path"].to_pylist()
         except (DeltaError, pyarrow.ArrowException) as error:
-            raise ArchiveFault(f"{self._path}: cannot be read: {one_line(error)}") from error
+            raise ArchiveRunError(f"{self._path}: cannot be read: {one_line(error)}") from error
         missing = sum(not (self._path / name).is_file() for name in names)
         if fault or missing:
-            raise ArchiveFault(fault or f"{self._path}: is damaged: {missing} files of version {version} are missing")
+            raise ArchiveRunError(
+                fault or f"{self._path}: is damaged: {missing} files of version {version} are missing"
+            )
 
 
 def read_entry(log: Path, version: int) -> list[Action] | None:
@@ -194,7 +192,7 @@ def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool
 
 
 def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
-    """Return whether a file has the size and rows that the log says, and whole pages. OSError: the disk fails."""
+    """Return whether a file has the size and rows of the log, and undamaged pages. Raises OSError of the disk."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -205,7 +203,7 @@ def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
         file = parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
         for group in range(file.num_row_groups):
             file.read_row_group(group)
-    except (pyarrow.ArrowException, OSError):  # the bytes were read, but they are no parquet
+    except (pyarrow.ArrowException, OSError):  # readable, but not valid Parquet
         return False
     return "stats" not in added or file.metadata.num_rows == json.loads(added["stats"])["numRecords"]
 

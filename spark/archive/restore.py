@@ -1,8 +1,8 @@
-"""Takes a group's messages back from the archive into the hot store. Clients notice nothing.
+"""Moves a group's messages back from the archive into the hot store, transparently to clients.
 
-The caller holds the run lock. The messages stay in the table until its space is reclaimed; until then the group does
-not move again. A restore that did not end has changed nothing that is served. It can be repeated, or the next run
-deletes its copies.
+Requires the run lock. The messages stay in the table until its space is reclaimed; until then the group does not move
+again. An interrupted restore changes nothing that is served. It can be repeated; otherwise the next run deletes its
+copies.
 """
 
 import sqlite3
@@ -26,19 +26,19 @@ from spark.archive.check import Check, examine
 from spark.archive.living import Living
 from spark.archive.reclaim import living_of
 from spark.archive.table import Table
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 WINDOW_ROWS = 20_000
-"""At most 20,000 messages are read from the table at once."""
+"""The most messages to read from the table at once."""
 
 WINDOW_BYTES = 32 * 1024 * 1024
-"""About 32 MiB of bodies at most are read from the table at once."""
+"""About the most bytes of bodies to read from the table at once."""
 
 CHUNK_ROWS = 256
-"""At most 256 messages are stored in a transaction."""
+"""The most messages to store in a transaction."""
 
 CHUNK_BYTES = 256 * 1024
-"""At most 256 KiB of bodies are stored in a transaction, but at least one message."""
+"""The most bytes of bodies to store in a transaction, but at least one message."""
 
 _COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
 
@@ -54,27 +54,26 @@ def restore(
     *,
     is_forced: bool = False,
 ) -> int:
-    """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
+    """Restore a group; return how many messages that were. Raises ArchiveRunError or RestoreError.
 
-    ``living``: which messages can be read: others stay where they are. ``spare``: so many bytes
-    stay free beside the database. A run could not work without, and only a run removes copies.
-    ``is_forced``: also what is damaged, which readers notice then, and what the next run moves to the archive again.
+    ``living``: the readable messages; others stay in the archive. ``spare``: the bytes to leave free on the disk, which
+    runs need. ``is_forced``: also restore damaged messages, and those that the next run would move again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:
-        raise ArchiveFault("no such group")
+        raise ArchiveRunError("no such group")
     parts = hot.read(moves.parts, group.group_key)
     if not parts or not group.archived_seq:
-        raise ArchiveFault("nothing of the group is served from the archive")
+        raise ArchiveRunError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
-        raise ArchiveFault("a move is under way: do a cleanup run first, which finishes it")
+        raise ArchiveRunError("a move is under way: do a cleanup run first, which finishes it")
     if not is_forced and config.after != KEEP and group.policy.outlives(config.least_lifetime):
-        raise ArchiveFault('the next run would move the messages again: set [archive] after = "-1" first')
+        raise ArchiveRunError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
     found = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
     if found.differences:
-        raise ArchiveFault(f"{found.differences[0]}; nothing was restored")
+        raise ArchiveRunError(f"{found.differences[0]}; nothing was restored")
     count, readable = 0, living_of(spark, rows, parts, living)
     for part in sorted(parts, key=lambda part: part.first_seq):
         for chunk in _chunks(readable, part):
@@ -89,10 +88,10 @@ def restore(
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:
-    """Raise ArchiveError unless the disk has room for bodies of ``size`` bytes, and ``spare`` bytes more."""
+    """Raise ArchiveRunError unless the disk has space for ``size`` bytes of bodies, and ``spare`` bytes more."""
     free = free_bytes(hot.path.parent)
     if free < size + spare:
-        raise ArchiveFault(
+        raise ArchiveRunError(
             f"{hot.path}: there is no room for what is in the archive: {free:,} bytes are free, {size + spare:,} are"
             " needed, with those that are kept for cleanup; nothing was restored"
         )
@@ -107,9 +106,9 @@ def _switch_back(connection: sqlite3.Connection, group: GroupRow, count: int, no
 
 
 def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]]:
-    """Divide messages, by their ascending numbers, into windows that are read at once; yield first and last numbers.
+    """Divide messages, by ascending numbers, into windows to read at once; yield their first and last numbers.
 
-    ``body_bytes``: of all together. It counts messages: numbers may lie billions apart, after a backup was restored.
+    ``body_bytes``: of all messages. Gaps between numbers may be billions, after a backup was restored.
     """
     count = max(1, -(-len(numbers) // WINDOW_ROWS), -(-body_bytes // WINDOW_BYTES))
     width = max(1, -(-len(numbers) // count))

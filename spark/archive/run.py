@@ -1,7 +1,4 @@
-"""What a run does in the archive, in its order.
-
-It finishes a batch under way, erases by the rules, moves messages, and once a day gives space back.
-"""
+"""Does the work of a run in the archive: finishes an active batch, erases, moves messages, and reclaims space."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
@@ -34,7 +31,7 @@ from spark.archive.living import Living
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from spark.report import Report
 
 log = get_logger(__name__)
@@ -55,10 +52,10 @@ class ArchiveRun:
         config: ArchiveConfig,
         keys: Callable[[], KeyStore],
     ) -> None:
-        """Take what is needed; nothing is opened yet.
+        """Open nothing yet.
 
-        ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
-        of tables, and starts none. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
+        ``session``: returns the Spark session, and starts Spark if necessary. ``forget``: clears Spark's cache of
+        tables, without starting it. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
         """
         self._session = session
         self._forget = forget
@@ -70,11 +67,10 @@ class ArchiveRun:
         self._has_turn = False
 
     def run(self, done: Report, counted: Collection[int], scope: Scope, destroy: Callable[[], bool]) -> None:
-        """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
+        """Do the work in the archive, after the rules were applied to the hot store. Raises ArchiveRunError.
 
-        ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are noted, and tells whether
-        it could.
+        ``done``: the report to add the results to. ``counted``: the keys of groups that it already counts as touched.
+        ``scope``: of the run. ``destroy``: destroys pending keys, and returns whether it succeeded.
         """
         if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
@@ -100,21 +96,21 @@ class ArchiveRun:
             ):
                 self._reclaim(done)
         except NotDurableError:
-            raise  # what was replaced may be all that is left
+            raise  # the replaced files may be the only ones left
         except Exception as error:
             self._sweep()  # not on other exceptions, which end the process: Java may still be writing
             if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
                 log.exception("archive_failed")
-                raise ArchiveFault(f"{self._table.path}: {one_line(error)}") from error
+                raise ArchiveRunError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._sweep()
 
     def count(self, planned: Report, counted: Collection[int], made: Plan) -> None:
-        """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
+        """Add to ``planned`` what a run would do. Changes nothing. Raises ArchiveRunError.
 
-        ``counted``: as for ``run``. ``made``: what the run would do in the hot store before. What it lets go there does
-        not move, and the marks that it raises let messages go here.
+        ``counted``: as for ``run``. ``made``: the plan for the hot store: messages that it deletes do not move, and
+        marks that it raises apply to the archive.
         """
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
@@ -131,24 +127,25 @@ class ArchiveRun:
         due.hide_planned(connection, made)
 
     def check(self) -> Check:
-        """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
+        """Read the whole table and compare it with the index. Changes nothing. Raises ArchiveRunError."""
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
         with self._as_archive_errors():
             self._require(state)
             if self._hot.read(reclaiming.is_unsettled):
-                raise ArchiveFault("the index was restored from a backup: the next run settles it first")
+                raise ArchiveRunError("the index was restored from a backup: the next run settles it first")
             return examine(self._session(), self._hot, self._table.read(), self._living())
 
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
-        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
+        """Move a group's messages back into the hot store; return how many. Raises ArchiveRunError or RestoreError.
 
-        ``spare``: so many bytes of the disk stay free. ``is_forced``: also what is damaged, or will move again.
+        ``spare``: the bytes to leave free on the disk. ``is_forced``: also damaged messages, and those that would move
+        again.
         """
         state = self._hot.read(moves.find_state)
         if state is None:
-            raise ArchiveFault("nothing was ever archived")
+            raise ArchiveRunError("nothing was ever archived")
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
@@ -156,9 +153,9 @@ class ArchiveRun:
             return restore(*values, group_id, spare, is_forced=is_forced)
 
     def restore_ahead(self, now: int, spare: int) -> None:
-        """Take the groups back that have messages here which were created at the Unix second ``now`` or later.
+        """Move groups back that have archived messages created at the Unix second ``now`` or later.
 
-        What is damaged comes back as it is. ``spare``: see ``restore``. Raises ArchiveError or RestoreError.
+        Includes damaged messages. ``spare``: see ``restore``. Raises ArchiveRunError or RestoreError.
         """
         if self._hot.read(moves.batch_under_way) is not None:
             with self._as_archive_errors():
@@ -167,23 +164,23 @@ class ArchiveRun:
             self.restore(group_id, spare, is_forced=True)
 
     def _settle_restored(self) -> str:
-        """Settle an index that was restored from a backup; return why that fails: what can be erased goes first."""
+        """Update an index that was restored from a backup; return an error or "", so that erasing continues."""
         if self._hot.read(reclaiming.is_unsettled):
             try:
                 expiry.settle_restored(self._hot, self._table.path, self._living())
-            except ArchiveFault as error:
+            except ArchiveRunError as error:
                 return str(error)
         return ""
 
     def _require_settled(self, fault: str) -> None:
         if fault:
-            raise ArchiveFault(fault)
+            raise ArchiveRunError(fault)
 
     def _living(self) -> Living:
         return Living(self._hot, self._keys)
 
     def _reclaim(self, done: Report) -> None:
-        """Give back space, as far as it is worth it."""
+        """Reclaim space where it is worthwhile."""
         self._open()
         before, size = self._hot.now - self._config.reclaim_after, self._bytes()
         if found := reclaim.find(self._hot, self._table, before):
@@ -197,7 +194,7 @@ class ArchiveRun:
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.hot_copies):
-            self._open()  # raises if the table is not the right one: the copies may be all that is left
+            self._open()  # raises if the table does not match: the copies may be the only ones left
             self._mover().drop_copies()
 
     def _shall_move(self, scope: Scope) -> bool:
@@ -218,7 +215,7 @@ class ArchiveRun:
         return Mover(self._hot, self._table, self._hot.archive_state().archive_id, self._living)
 
     def _change(self) -> Mover:
-        """Open the table to change it. This run's turn begins, first in the database, then in the table."""
+        """Open the table for changes, and start this run's turn, first in the database, then in the table."""
         self._open()
         if not self._has_turn:
             state = self._hot.archive_state()
@@ -243,25 +240,25 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Take back what a power failure has left half-written of a run that did not end, and damaged checkpoints."""
+        """Roll back what a power failure left incomplete, and remove damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
-            self._forget()  # it would continue from versions that are gone
+            self._forget()  # it has cached versions that no longer exist
             log.warning("archive_repaired", **asdict(done))
 
     def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
-        """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
+        """Raise ArchiveRunError unless the table matches the database.
 
-        The table must have no batch that this database has not begun, and must not lack one that has ended.
+        The table must have all batches that the database has completed, and none that it has not started.
         """
         self._table.prepare(self._hot.archive_state, is_new=is_new)
         archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(moves.last_batches)
         if not ended <= archived <= begun:
-            raise ArchiveFault(mismatch_text(self._table.path, is_newer=archived > begun))
+            raise ArchiveRunError(mismatch_text(self._table.path, is_newer=archived > begun))
 
     def _sweep(self) -> None:
-        """Remove files that were replaced, in this run or in one that did not get as far as this."""
+        """Remove files that this run, or an interrupted one, has replaced."""
         hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
@@ -278,11 +275,11 @@ class ArchiveRun:
 
     @contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
-        """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
+        """Context manager that maps errors of Spark, even the end of its Java, to an ArchiveRunError of one line."""
         try:
             yield
         except (PySparkException, Py4JError) as error:
-            raise ArchiveFault(f"{self._table.path}: cannot be read: {one_line(error)}") from error
+            raise ArchiveRunError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

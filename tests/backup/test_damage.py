@@ -128,7 +128,7 @@ def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
     """A run may go on as soon as the backup has all of the archive; what was linked is looked at after that."""
     store.back_up()
     separate(store)
-    path, look, ask = data_file(store.config.archive_path), ArchiveCheck.look, getattr(of, asked)
+    path, look, ask = data_file(store.config.archive_path), ArchiveCheck.run, getattr(of, asked)
 
     def meanwhile(looked_at: Path, *others: Any) -> Any:
         if looked_at == path:
@@ -142,7 +142,7 @@ def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
                 damage(store)
             return look(check, names)
 
-    monkeypatch.setattr(ArchiveCheck, "look", watched)
+    monkeypatch.setattr(ArchiveCheck, "run", watched)
     made = next_day(store)
     assert (made.notes, made.manifest.faults, path.exists()) == ([], {}, False)
 

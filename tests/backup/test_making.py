@@ -149,7 +149,7 @@ def test_on_another_disk_files_are_copied_once(
     first = store.back_up()
     assert (first.copied_bytes, first.shared_bytes) == (sum(p.stat().st_size for p in data_files(first.path)), 0)
     asked: list[int] = []
-    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda _, needed: asked.append(needed))
     monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
     second = store.back_up()
     assert (second.copied_bytes, asked) == (0, [0]), "what is linked takes no room"
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_shared_need_room_also_on_the_same_disk(
     """As in the confinement of systemd's units, where the folders are mounted apart."""
     store, _ = archived
     asked: list[int] = []
-    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda _, needed: asked.append(needed))
     monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
     store.back_up()
     assert asked == [0]
@@ -212,10 +212,10 @@ def test_if_much_has_changed_meanwhile_it_is_copied_before_the_lock_is_taken_aga
         looked.append(1)
         return making.COPIED_LOCKED_BYTES + 1
 
-    monkeypatch.setattr(making._Making, "_require_room", lambda *_: None)  # it asks, too, without the lock
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda *_: None)  # it asks, too, without the lock
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", lambda *_: 0)
     store.back_up()
-    monkeypatch.setattr("conclave.backup.making._Making._take_archive", lambda _: looked.append(0))
+    monkeypatch.setattr("conclave.backup.making._BackupJob._take_archive", lambda _: looked.append(0))
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", missing)
     made = store.back_up()
     assert looked == [0, 1, 0, 1, 0], "the last round takes what is left with the lock"

@@ -195,7 +195,7 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
     store.write_ledger()
     store.now += 60
     with monkeypatch.context() as patch:
-        patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
+        patch.setattr(restoring._RestoreJob, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path, store.config.vault_path)
     with store.opened() as connection:
         assert not changes.is_older(changes.ledger_state(connection), book.tip(store.config.ledger_path))
@@ -593,7 +593,7 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
     first = replace(store.config.archive, path=str(tmp_path / "disk" / "first"))
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "reach", die)
-        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        patch.setattr(restoring._RestoreJob, "_clear_leftovers", lambda _: None)  # it is dead
         with pytest.raises(KeyboardInterrupt):
             store.restored(made.path, archive=first)
     assert list((tmp_path / "disk").iterdir())
@@ -626,7 +626,7 @@ def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "reach", die)
-        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        patch.setattr(restoring._RestoreJob, "_clear_leftovers", lambda _: None)  # it is dead
         with pytest.raises(KeyboardInterrupt):
             store.restored(made.path, archive=there)
     shutil.rmtree(archive, ignore_errors=True)

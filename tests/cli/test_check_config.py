@@ -15,7 +15,7 @@ from conclave.config.load import parse_config
 from conclave.retention.policy import KEEP
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
-from tests.retention.test_rehearsal import Group, SentMessages, digest, fill
+from tests.retention.test_rehearsal import Group, Sent, digest, fill
 from tests.support import stores
 from tests.support.server import capless
 
@@ -52,7 +52,7 @@ def serve(folder: Path, *ages: int, settings: str = "") -> Path:
     config = parse_config(settings, "x")
     stores.prepare(path)
     with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        group = Group(KEEP, 0, 0, 0, 0, [0], 0, [SentMessages(each, 0, False, 0) for each in range(1, len(ages) + 1)])
+        group = Group(KEEP, 0, 0, 0, 0, [0], 0, [Sent(each, 0, False, 0) for each in range(1, len(ages) + 1)])
         fill(connection, [group], set())
         for number, age in enumerate(ages, 1):
             connection.execute("UPDATE messages SET created_at = ? WHERE sequence_num = ?", (NOW - age, number))

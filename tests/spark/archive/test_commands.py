@@ -25,7 +25,7 @@ from spark import archive_commands
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveFault, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Arch
 
 def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: RunEnvironment) -> None:
-        raise ArchiveFault("the archive: cannot be read")
+        raise ArchiveRunError("the archive: cannot be read")
 
     monkeypatch.setattr(cleanup, "rehearse", fail)
     monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
@@ -208,7 +208,7 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     hot = Hot(config.database, config.policy, running.clock.now())
     dead = cast("SparkSession", Dead())
     archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
-    with pytest.raises(ArchiveFault, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
+    with pytest.raises(ArchiveRunError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 
 

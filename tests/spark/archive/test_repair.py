@@ -19,7 +19,7 @@ from conclave.archive.snapshot import turn_app
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.repair import Repair, Repaired
 from spark.archive.table import Table
-from spark.hot_store import ArchiveFault
+from spark.hot_store import ArchiveRunError
 
 ID = "mine"
 KNOWN = ArchiveState(ID, version=3, unerased=True, turn=7, former_turn=6)
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_what_is_taken_back_goes_too(stored: Stored) -> None:
 
 def unharmed(stored: Stored, state: ArchiveState, told: str) -> None:
     before = stored.content()
-    with pytest.raises(ArchiveFault, match=told):
+    with pytest.raises(ArchiveRunError, match=told):
         stored.repair(state)
     assert stored.content() == before
 
@@ -200,7 +200,7 @@ def test_nothing_is_taken_back_that_the_hot_store_names(stored: Stored) -> None:
     zeros(stored.entry(2))
     assert not stored.repair(), "whoever opens the table tells of it"
     zeros(stored.data(4))
-    with pytest.raises(ArchiveFault, match="cannot be read"):
+    with pytest.raises(ArchiveRunError, match="cannot be read"):
         stored.repair()
     assert stored.entry(7).exists()
 
@@ -241,7 +241,7 @@ def test_nothing_is_taken_back_when_the_disk_fails(stored: Stored, monkeypatch: 
 
     monkeypatch.setattr(Path, "read_bytes", fail)
     for victim in (stored.data(4), stored.entry(6)):  # noqa: B007 - fail looks at it
-        with pytest.raises(ArchiveFault, match=r"cannot be read: .*Input/output error"):
+        with pytest.raises(ArchiveRunError, match=r"cannot be read: .*Input/output error"):
             stored.repair()
     assert stored.spans() == [0, 2, 3, 4]
 
