@@ -136,7 +136,7 @@ def _found(path: Path, ledger_state: LedgerState) -> LedgerContents | None:
     found = book.inspect(path)
     if found and found.ledger_id != ledger_state.ledger_id:
         raise LedgerError(
-            f"{path}: this is the ledger of another database; if the backup was made before this database had a ledger,"
+            f"{path}: is the ledger of another database; if the backup was made before this database had a ledger,"
             " move it away"
         )
     return found

@@ -334,7 +334,7 @@ async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_unt
     path = flip(mover.folder, stored := mover.at_rest[4])
     await expect(alice.fetch(group), 500, 0)
     faults = running.app[app_keys.HEALTH]
-    assert f"message 5 of the group {group} is not as it was archived: see docs/" in faults.faults["archive"]
+    assert f"message 5 of the group {group} is damaged: see docs/" in faults.faults["archive"]
     page = await alice.fetch(group, 5)
     assert [message.body for message in page] == bodies[5:], "pages without it are served"
     assert [message.body for message in await alice.fetch(group, 0, 4)] == bodies[:4]

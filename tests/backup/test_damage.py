@@ -70,7 +70,7 @@ def test_a_backup_of_a_damaged_archive_is_made_and_marked(store: Backed) -> None
     group = store.query("SELECT hex(group_id) FROM groups ORDER BY group_key LIMIT 1")[0][0].lower()
     [(name, fault)] = made.manifest.faults.items()
     assert name.endswith(path.name)
-    assert fault.startswith("1 message is not as it was archived, of group ")
+    assert fault.startswith("1 message is damaged, of group ")
     assert fault.replace("-", "").endswith(group)
     assert manifest.read(made.path).faults == made.manifest.faults
     [told] = checking.find_faults(made.path, made.manifest)
@@ -81,7 +81,7 @@ def test_the_commands_say_it_and_end_with_status_1(store: Backed) -> None:
     path = damage(store)
     done = command(store, str(store.backups))
     assert done.exit_code == 1
-    assert f"{path.name}: 1 message is not as it was archived, of group" in done.stderr
+    assert f"{path.name}: 1 message is damaged, of group" in done.stderr
     assert "no backup here has an intact copy" in done.stderr
     assert "marked as damaged" in done.stderr
     [kept] = backups_in(store.backups)
@@ -111,8 +111,8 @@ def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Ba
     assert checking.find_faults(second.path, second.manifest) == []
     assert data_file(second.path).samefile(data_file(first.path))
     [note] = second.notes
-    assert note.startswith(f"{path}: 1 message is not as it was archived, of group ")
-    assert note.endswith(f"; it is whole in {data_file(second.path)}")
+    assert note.startswith(f"{path}: 1 message is damaged, of group ")
+    assert note.endswith(f"; {data_file(second.path)} is undamaged")
     store.now += DAY
     assert command(store, str(store.backups)).exit_code == 1, "each night, until it is mended"
     shutil.copy(data_file(second.path), path)
@@ -201,7 +201,7 @@ def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_k
     place = path.read_bytes().rindex(b"delta-rs")  # the name of the program that wrote it
     flip_at(path, place)
     assert not archive_check.fault_of(path, store.config.database)
-    assert list(next_day(store).manifest.faults.values()) == ["is not as it was when it was backed up"]
+    assert list(next_day(store).manifest.faults.values()) == ["has changed since it was backed up"]
 
 
 def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> None:
@@ -210,7 +210,7 @@ def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> No
     made = store.back_up()
     [(name, fault)] = made.manifest.faults.items()
     assert name == "archive"
-    assert "4 messages, where the index has 5" in fault
+    assert "4 messages, but the index has 5" in fault
     store.mover.execute("UPDATE archive_state SET unerased = 1")
     assert next_day(store).manifest.faults == {}, "a run has not come to its end: the next one sees to it"
 
@@ -271,7 +271,7 @@ def test_only_damage_of_messages_is_accepted(store: Backed) -> None:
     made = store.back_up()
     path = made.path / manifest.DATABASE
     flip_at(path, path.stat().st_size // 2)
-    with pytest.raises(BackupError, match="is damaged: its sum is another one"):
+    with pytest.raises(BackupError, match="is damaged: its checksum differs"):
         store.restored(made.path, damaged=True)
 
 
@@ -287,7 +287,7 @@ def test_a_restored_copy_is_read_again_and_one_that_differs_is_not_put_in_place(
             flip_at(target, target.stat().st_size // 2)
 
     monkeypatch.setattr("conclave.backup.restoring.duplicate", badly)
-    with pytest.raises(BackupError, match="is not as it is in the backup, although it was just copied"):
+    with pytest.raises(BackupError, match="differs from the backup, although it was just copied"):
         store.restored(made.path)
     assert not [
         path for path in store.elsewhere.rglob("*") if path.is_file() and "hot.db" in path.name and path.stat().st_size

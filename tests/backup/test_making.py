@@ -298,7 +298,7 @@ def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
         (first.path, True),
         (third.path, False),
     ]
-    assert "its own sum is another one" in next(backups_in(store.backups)).fault
+    assert "its checksum differs" in next(backups_in(store.backups)).fault
 
 
 def test_a_backup_that_is_a_link_to_another_place_stays_and_does_not_count(store: Backed, tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     store.backups = tmp_path / "open"
     store.backups.mkdir()
     store.backups.chmod(0o777)
-    assert "everybody can write there" in refusal(store)
+    assert "is writable for everyone" in refusal(store)
 
 
 def test_backups_of_another_database_are_left_alone(store: Backed, tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_two_backups_at_once_the_second_is_told_so(store: Backed) -> None:
 def test_without_room_one_line_says_so_and_nothing_is_left(store: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
     store.send(store.add_group())
     monkeypatch.setattr(making, "free_bytes", lambda _: 1000)
-    assert "there is no room for a backup" in refusal(store)
+    assert "not enough space for a backup" in refusal(store)
     assert [path.name for path in store.backups.iterdir()] == [MARK]
 
 
@@ -470,7 +470,7 @@ def test_the_copy_is_given_up_if_the_write_ahead_log_becomes_too_large(
         other.execute("UPDATE users SET alias = 'in the log'")
         monkeypatch.setattr(database_copy, "MOST_LOG_BYTES", 1)
         monkeypatch.setattr(database_copy, "LOOK_STEPS", 100)
-        assert "the copy was given up" in refusal(store)
+        assert "the copy was aborted" in refusal(store)
     monkeypatch.undo()
     store.back_up()
 

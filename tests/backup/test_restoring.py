@@ -155,7 +155,7 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
         ledger.write_bytes(older)
     told = refusal(store, made.path)
     assert "ledger" in told
-    assert told.endswith("to restore nevertheless, give --accept-older-vault")
+    assert told.endswith("to restore nevertheless, use --accept-older-vault")
     assert not (store.elsewhere / "hot.db").exists()
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
     there, _ = store.restored(made.path, accepts_older=True)
@@ -322,7 +322,7 @@ def test_by_other_settings_nothing_is_erased_until_the_server_has_taken_them(sto
     store.now += 2 * DAY
     there, done = store.restored(made.path, message_retention=DAY)
     [note] = done.notes
-    assert note.startswith("message_retention: the configuration differs from the one of the backup")
+    assert note.startswith("message_retention: the configuration differs from that of the backup")
     assert len(there.served()) == 3
     with closing(sqlite.connect(there.config.database)) as connection, sqlite.write_transaction(connection):
         begun = state.begin_serving(connection, there.config.policy, FakeClock(store.now).read(), accepts_change=True)
@@ -351,7 +351,7 @@ def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
     rewrite(made.path, schema=99)
     assert "is newer" in refusal(store, made.path)
     (made.path / manifest.NAME).write_text('{"format": 3}')
-    assert "has the format 3, this program reads 1" in refusal(store, made.path)
+    assert "has the format 3 instead of 1" in refusal(store, made.path)
 
 
 def rewrite(backup: Path, **changed: object) -> None:
@@ -376,10 +376,10 @@ def link_away(path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "database": (lambda backup: flip(backup / manifest.DATABASE), "database.db: is damaged: its sum is another one"),
+    "database": (lambda backup: flip(backup / manifest.DATABASE), "database.db: is damaged: its checksum differs"),
     "archive": (lambda backup: flip(a_parquet(backup)), "parquet: is damaged"),
     "log": (lambda backup: flip(backup / "archive/_delta_log/00000000000000000000.json"), "json: is damaged"),
-    "cut": (lambda backup: a_parquet(backup).write_bytes(b""), "has 0 bytes, but had"),
+    "cut": (lambda backup: a_parquet(backup).write_bytes(b""), "has 0 bytes instead of"),
     "missing": (lambda backup: a_parquet(backup).unlink(), "parquet: is missing"),
     "added": (lambda backup: (backup / "archive" / "other").touch(), "other: is not in the manifest"),
     "linked": (lambda backup: link_away(a_parquet(backup)), "is not a file"),
@@ -387,7 +387,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda backup: (backup / manifest.NAME).write_text((backup / manifest.NAME).read_text().replace(" 5", " 6")),
         "manifest.json: was changed or damaged",
     ),
-    "no manifest": (lambda backup: (backup / manifest.NAME).unlink(), "is no backup: it has no manifest.json"),
+    "no manifest": (lambda backup: (backup / manifest.NAME).unlink(), "is not a backup: it has no manifest.json"),
     "no text": (lambda backup: (backup / manifest.NAME).write_bytes(b"\xff\xfe"), "manifest.json: "),
 }
 
@@ -444,7 +444,7 @@ def test_a_database_and_an_archive_of_two_backups_are_no_backup(archived: tuple[
 def test_a_manifest_that_names_other_places_is_refused(store: Backed, name: str) -> None:
     made = store.back_up()
     rewrite(made.path, files={**made.manifest.files, name: FileEntry(1, "00")})
-    assert "names a file that no backup has" in refusal(store, made.path)
+    assert "has a file that cannot belong to a backup" in refusal(store, made.path)
 
 
 STRANGE: list[dict[str, Any]] = [
@@ -498,7 +498,7 @@ def test_a_backup_is_not_tried_out_with_the_vault_of_a_server_that_runs(store: B
     before = everything_in(vault)
     with locks.hold_file(vault / LOCK):
         told = refusal(store, made.path, vault)
-    assert "a server uses it: stop that one; or, to try a backup out, set vault.path to a copy of it" in told
+    assert "is used by a server: stop that server; or, to test a backup, set vault.path to a copy of the vault" in told
     assert everything_in(vault) == before | {LOCK: b""}
 
 
@@ -517,15 +517,13 @@ def test_a_place_may_be_a_disk_of_its_own(
         there, _ = store.restored(made.path)
         assert len(there.served()) == 5
         return
-    assert "archive: is where a disk is mounted, and cannot be moved into place: set archive.path" in refusal(
-        store, made.path
-    )
+    assert "archive: is a mount point, which a restore cannot replace" in refusal(store, made.path)
 
 
 def test_the_folder_of_all_backups_is_told_from_one_of_them(store: Backed) -> None:
     store.back_up()
-    assert "holds backups: name one of them" in refusal(store, store.backups)
-    assert "is no backup: it has no manifest.json" in refusal(store, store.backups / "none")
+    assert "contains backups: choose one of them" in refusal(store, store.backups)
+    assert "is not a backup: it has no manifest.json" in refusal(store, store.backups / "none")
 
 
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
@@ -570,7 +568,7 @@ def test_a_restore_that_is_broken_off_leaves_nothing_or_all_and_then_says_so(
     if point == "return.placed":
         with pytest.raises(StoreError, match="repeat `conclave restore`"):
             path_check.require_restored(database)
-        assert "the former restore had put all in place: start the server" in refusal(store, made.path)
+        assert "the former restore has completed: start the server" in refusal(store, made.path)
         assert database.exists()
     else:
         assert not database.exists()
@@ -635,7 +633,7 @@ def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
     precious = [database, database.with_name("hot.db-wal"), archive / "precious"]
     for each in precious:
         each.write_text("precious")
-    with pytest.raises(BackupError, match=r"hot\.db: is there already: move the database and its log away first"):
+    with pytest.raises(BackupError, match=r"hot\.db: exists: move the database and its log away first"):
         store.restored(made.path, archive=there)
     assert [each.read_text() for each in precious] == ["precious"] * 3
     database.unlink()

@@ -173,7 +173,7 @@ async def test_a_deleted_group_is_held_by_its_id_until_all_of_it_is_erased(runni
     for group in (held, lost):
         await alice.send(group)
         await alice.post(f"/groups/{group}/delete")
-    assert "named by its id" in refused(await call(run, "hold", "add", "--group", "held", *WHY))
+    assert "use the id for a deleted" in refused(await call(run, "hold", "add", "--group", "held", *WHY))
     added = done(await call(run, "hold", "add", "--group", held, *WHY))
     assert added == f"hold 1: covers all messages of the group {held}, which is deleted\n"
     assert (await listed(run))[0]["subject"] == ""
@@ -192,7 +192,7 @@ async def test_a_deleted_user_is_held_by_id_while_anything_is_left_commits_too(r
     await commit(bob, group)
     for each in (bob, carol):
         await each.post("/delete-account", password=PASSWORD)
-    assert "named by its id" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
+    assert "use the id for a deleted" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
     added = done(await call(run, "hold", "add", "--user", bob.user_id, *WHY))
     assert added == f"hold 1: covers all messages sent by the user {bob.user_id}, which is deleted\n"
     done(await call(run, "hold", "release", "1"))

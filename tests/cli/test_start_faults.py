@@ -70,7 +70,7 @@ Make = Callable[[Path], object]
         (lambda path: path.write_text("no database"), "", "conclave.db: |file is not a database"),
         (lambda path: path.write_bytes(b"SQLite format 3\0" * 100), "", "conclave.db: "),
         (None, 'data_path = "conclave.toml"', "data_path: |is a file, not a folder"),
-        (lambda path: (path.parent / "notes").mkdir(), 'data_path = "."', "data_path: |name a folder of its own"),
+        (lambda path: (path.parent / "notes").mkdir(), 'data_path = "."', "data_path: |choose a separate folder"),
         (None, 'listen_address = "203.0.113.9"', 'cannot listen on 203.0.113.9 port 0: |"0.0.0.0" for all of them'),
         (
             None,
@@ -164,7 +164,7 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     path.chmod(0)
     done = capless("-P", "-m", "conclave", "check-config", "conclave.toml", cwd=tmp_path)
     assert done.stderr == (
-        "conclave: conclave.toml: cannot be read: Permission denied: let the user that runs this read it\n"
+        "conclave: conclave.toml: cannot be read: Permission denied: make it readable for the user that runs this\n"
     )
 
 
@@ -185,8 +185,8 @@ def test_a_working_directory_that_is_closed_is_told_by_every_command(tmp_path: P
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (Path.mkdir, "Is a directory: name the file in that folder"),
-        (lambda path: path.symlink_to("gone.toml"), "No such file or directory: name a file that is there"),
+        (Path.mkdir, "Is a directory: use the file in that folder"),
+        (lambda path: path.symlink_to("gone.toml"), "No such file or directory: use a file that exists"),
         (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
     ],
 )
@@ -255,7 +255,7 @@ def test_without_java_the_advice_is_one_that_helps(tmp_path: Path, tables: str, 
     with ServerProcess(tmp_path, tables, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
         reason = server.wait_for("cleanup_unavailable")["reason"]
     assert reason == (
-        "the Spark cleanup needs Java, and there is none: install Java 17 or 21 (Debian: apt install"
+        "the Spark cleanup needs Java, which is not installed: install Java 17 or 21 (Debian: apt install"
         f" openjdk-17-jre-headless){advice}"
     )
 
@@ -279,4 +279,4 @@ def test_the_variable_names_the_file_and_the_option_comes_first(tmp_path: Path) 
     assert refusal(tmp_path, "--config", "option.toml", env=env).startswith("option.toml: weight: ")
     for words in (["check-config"], ["cleanup", "history"], ["hold", "list"], ["archive", "status"]):
         assert "named.toml: size: " in conclave(*words, cwd=tmp_path, env=env).stderr
-    assert refusal(tmp_path, env={"CONCLAVE_CONFIG": "none.toml"}).endswith("name a file that is there")
+    assert refusal(tmp_path, env={"CONCLAVE_CONFIG": "none.toml"}).endswith("use a file that exists")

@@ -199,7 +199,7 @@ def test_bare_months_are_noticed_in_tables_and_lists() -> None:
         ),
         (
             f'[retention.groups."{GROUP}"]\n[retention.groups.{GROUP.replace("-", "")}]',
-            "retention.groups: names a group twice",
+            "retention.groups: has the same group twice",
         ),
         ('retention.fetch_confirmation = "never"', 'retention.fetch_confirmation: must be "response" or "next_fetch"'),
         ('retention.fetch_hold_limit = "0"', "retention.fetch_hold_limit: '0' is not a duration"),

@@ -115,7 +115,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
     assert waiter.returncode == 0
     parts = [line.partition(";")[0] for line in told.splitlines() if not line.startswith(" ")]
     assert parts == ["key file: clean", "experiment: clean"]
-    assert told.count("no server has run on this database") == 2
+    assert told.count("this database has not been used by a server yet") == 2
 
 
 @pytest.mark.parametrize(

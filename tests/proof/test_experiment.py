@@ -147,7 +147,7 @@ def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch
         patched.setattr(message_keys, "pending_erasures", lambda _: None)
         part = laboratory.experiment().run()
     assert found_in(part) == {("keys", "hot.vault/keys"), ("keys", "copy/keys")}
-    assert part.findings[0].told == f"has the keys of {2 * ROUNDS} messages of the experiment that were erased"
+    assert part.findings[0].told == f"has the keys of {2 * ROUNDS} erased messages of the experiment"
     assert [each.offset is None for each in part.findings] == [True, *[False] * (len(part.findings) - 1)]
     assert len(part.findings) > 1, "the roots of both groups are there"
     laboratory.clean_up()
@@ -182,7 +182,9 @@ def test_what_stays_is_fetched_by_nobody_and_not_looked_for_once_it_has_expired(
     laboratory = Laboratory(tmp_path, message_retention=retention)
     part = laboratory.experiment().run()
     assert part.findings == []
-    assert part.notes == ["what had to stay has expired meanwhile, and is not looked for"] * (retention == 30)
+    assert part.notes == ["the staying messages have expired meanwhile, so the control search is skipped"] * (
+        retention == 30
+    )
     laboratory.expect_empty()
 
 
@@ -213,7 +215,7 @@ def test_a_least_lifetime_keeps_nothing_but_what_had_to_stay(tmp_path: Path) -> 
     laboratory = Laboratory(tmp_path, retention=RetentionConfig(default_policy=default))
     part = laboratory.experiment().run()
     assert part.findings == []
-    assert part.notes == ["what had to stay is deleted, and erased once its min_lifetime is over"]
+    assert part.notes == ["the staying messages are deleted, and erased once their min_lifetime is over"]
     assert laboratory.query("SELECT count(*) FROM users") == laboratory.query("SELECT count(*) FROM groups") == [(0,)]
     assert laboratory.query("SELECT count(*) FROM messages") == [(ROUNDS,)]
     laboratory.clock.advance(DAY + 1)

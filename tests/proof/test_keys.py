@@ -139,7 +139,7 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(tmp_
     assert [each.told for each in found.findings] == [
         f"5 of group {store.group_ids[fading].hex()} that are erased today can be read"
     ], "by the copy of the vault, which has them still"
-    assert found.kept == [f"{copy / KEYS}: is an older copy, with the keys of 5 numbers that are erased since"]
+    assert found.kept == [f"{copy / KEYS}: is an older copy, with the keys of 5 numbers that were erased since"]
     clean(store)
     found = of_copies(store, first, store.back_up().path)
     assert found.findings == []
@@ -209,7 +209,7 @@ def test_a_copy_of_the_keys_that_is_away_is_told(tmp_path: Path) -> None:
     store.now += 2 * DAY
     with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
         assert str(copy) in run.clean_up(engine).error
-    told = f"{copy / KEYS}: is not there: it may be elsewhere, with keys that were destroyed since"
+    told = f"{copy / KEYS}: does not exist: it may be elsewhere, with keys that were erased since"
     assert of_copies(store, store.back_up().path).kept == [told]
     away.rename(copy.parent)
     [told] = of_copies(store).kept

@@ -228,7 +228,7 @@ def test_nothing_is_taken_back_of_runs_that_the_database_does_not_know(stored: S
 
 def test_nothing_is_taken_back_of_another_databases_archive(stored: Stored) -> None:
     zeros(stored.data(4))
-    unharmed(stored, replace(KNOWN, archive_id="other"), "is the archive of another database")
+    unharmed(stored, replace(KNOWN, archive_id="other"), "belongs to another database")
 
 
 def test_nothing_is_taken_back_when_the_disk_fails(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
