@@ -180,7 +180,7 @@ class Experiment:
 
     def _search(self, dead: set[bytes], alive: Sequence[Sequence[bytes]]) -> None:
         """Search all key files for secrets. The run has updated the configured copies."""
-        self._part.count("secrets of erased messages", len(dead))
+        self._part.count("secrets of what was erased", len(dead))
         for path in key_files.known(self._config):
             try:
                 with key_files.locked_files(self._config.keys_path, path) as (real, files):

@@ -165,7 +165,7 @@ async def test_each_of_several_damaged_groups_is_a_fault_until_it_is_right_again
                 await page(store, archive, key)
         assert health.faults[HealthPart.ARCHIVE].count("is damaged") == 2
         flip_at(path, places[1])
-        with pytest.raises(ArchiveError, match="is not as it was archived"):
+        with pytest.raises(ArchiveError, match="is damaged"):
             await archive.warm_up()
         assert health.faults[HealthPart.ARCHIVE].count("is damaged") == 1
         flip_at(path, places[2])

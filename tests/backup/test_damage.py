@@ -157,7 +157,7 @@ def test_an_older_backup_that_has_it_whole_is_found_behind_a_damaged_one(store: 
     aside.rename(whole)
     third = next_day(store)
     assert third.manifest.faults == {}
-    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+    assert third.notes[0].endswith(f"{data_file(first.path)} is undamaged")
 
 
 def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_from_an_older_backup(
@@ -180,7 +180,7 @@ def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_
     monkeypatch.setattr(archive_check, "share", meanwhile)
     third = next_day(store)
     assert third.manifest.faults == {}
-    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+    assert third.notes[0].endswith(f"{data_file(first.path)} is undamaged")
     assert checking.find_faults(third.path, third.manifest) == []
 
 
@@ -287,7 +287,7 @@ def test_a_restored_copy_is_read_again_and_one_that_differs_is_not_put_in_place(
             flip_at(target, target.stat().st_size // 2)
 
     monkeypatch.setattr("conclave.backup.restoring.duplicate", badly)
-    with pytest.raises(BackupError, match="differs from the backup, although it was just copied"):
+    with pytest.raises(BackupError, match="differs from the backup although it was just copied"):
         store.restored(made.path)
     assert not [
         path for path in store.elsewhere.rglob("*") if path.is_file() and "hot.db" in path.name and path.stat().st_size

@@ -215,7 +215,7 @@ def test_if_much_has_changed_meanwhile_it_is_copied_before_the_lock_is_taken_aga
     monkeypatch.setattr(making._BackupJob, "_require_room", lambda *_: None)  # it asks, too, without the lock
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", lambda *_: 0)
     store.back_up()
-    monkeypatch.setattr("conclave.backup.making._BackupJob._take_archive", lambda _: looked.append(0))
+    monkeypatch.setattr("conclave.backup.making._BackupJob._copy_archive", lambda _: looked.append(0))
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", missing)
     made = store.back_up()
     assert looked == [0, 1, 0, 1, 0], "the last round takes what is left with the lock"
@@ -392,7 +392,7 @@ def test_root_makes_backups_in_a_folder_of_another_user_than_the_servers(
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(store: Backed) -> None:
     store.backups.mkdir(mode=0o750)
     (store.backups / "thesis.tex").write_text("chapter 1")
-    assert "holds thesis.tex, which is no backup" in refusal(store)
+    assert "contains thesis.tex, which is not a backup" in refusal(store)
     assert [path.name for path in store.backups.iterdir()] == ["thesis.tex"]
     assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
 
@@ -419,8 +419,8 @@ def test_a_folder_in_which_another_process_makes_its_first_backup_meanwhile_hold
 def test_a_folder_is_no_mark(store: Backed) -> None:
     (store.backups / MARK).mkdir(parents=True)
     store.backups.chmod(0o750)
-    assert f"holds {MARK}, which is no backup" in refusal(store)
-    with pytest.raises(BackupError, match="is no folder for backups"):
+    assert f"contains {MARK}, which is not a backup" in refusal(store)
+    with pytest.raises(BackupError, match="is not a folder for backups"):
         list(backups_in(store.backups))
     assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
 
@@ -432,7 +432,7 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     store.backups = tmp_path / "missing" / "backups"
     assert "is its disk mounted?" in refusal(store)
     store.backups = path_check.restoring(store.config.database)
-    assert "is where a restore works" in refusal(store)
+    assert "is the working folder of a restore" in refusal(store)
     store.backups = tmp_path / "open"
     store.backups.mkdir()
     store.backups.chmod(0o777)
@@ -444,7 +444,7 @@ def test_backups_of_another_database_are_left_alone(store: Backed, tmp_path: Pat
     (tmp_path / "other").mkdir()
     other = Backed(tmp_path / "other")
     other.backups = store.backups
-    assert "holds backups of another database" in refusal(other)
+    assert "contains backups of another database" in refusal(other)
 
 
 def test_two_backups_at_once_the_second_is_told_so(store: Backed) -> None:
@@ -468,8 +468,8 @@ def test_the_copy_is_given_up_if_the_write_ahead_log_becomes_too_large(
     with closing(sqlite.connect(store.config.database)) as other:
         other.execute("PRAGMA wal_autocheckpoint = 0")
         other.execute("UPDATE users SET alias = 'in the log'")
-        monkeypatch.setattr(database_copy, "MOST_LOG_BYTES", 1)
-        monkeypatch.setattr(database_copy, "LOOK_STEPS", 100)
+        monkeypatch.setattr(database_copy, "MAX_LOG_BYTES", 1)
+        monkeypatch.setattr(database_copy, "CHECK_STEPS", 100)
         assert "the copy was aborted" in refusal(store)
     monkeypatch.undo()
     store.back_up()
@@ -496,7 +496,7 @@ def test_a_backup_is_one_state_however_much_is_sent_meanwhile(
         return free_bytes(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database_copy, "LOOK_STEPS", 200)
+        patch.setattr(database_copy, "CHECK_STEPS", 200)
         patch.setattr(database_copy, "free_bytes", send_and_look)
         made: BackupResult = store.back_up()
     assert len(store.served()) > len(before) + 3

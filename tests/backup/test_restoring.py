@@ -130,7 +130,7 @@ def test_what_was_purged_since_from_the_archive_is_hidden(archived: tuple[Backed
     store.write_ledger()
     there, done = store.restored(made.path)
     assert there.served() == {}
-    assert "the archive has messages that are due" in done.notes[0]
+    assert "the archive has due messages" in done.notes[0]
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "older"])
@@ -213,7 +213,7 @@ def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(s
     assert there.served() == {}, "it is hidden all the same"
     assert there.query("SELECT count(*) FROM messages") == [(3,)]
     assert done.notes[0].startswith("there is no ledger")
-    assert "legal holds that were added since are not in force" in done.notes[0]
+    assert "legal holds that were added since are missing" in done.notes[0]
 
 
 def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
@@ -270,7 +270,7 @@ def test_what_is_due_in_the_archive_is_hidden_and_told(store: Backed) -> None:
     there, done = store.restored(made.path)
     assert there.served() == {}
     [note] = done.notes
-    assert "the archive has messages that are due" in note
+    assert "the archive has due messages" in note
     assert "the first run of the server erases" in note
 
 
@@ -349,7 +349,7 @@ def test_a_database_of_an_older_schema_is_migrated(store: Backed, monkeypatch: p
 def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
     made = store.back_up()
     rewrite(made.path, schema=99)
-    assert "is newer" in refusal(store, made.path)
+    assert "newer version" in refusal(store, made.path)
     (made.path / manifest.NAME).write_text('{"format": 3}')
     assert "has the format 3 instead of 1" in refusal(store, made.path)
 
@@ -412,7 +412,7 @@ def test_a_backup_that_is_removed_meanwhile_is_said_to_be(
     made = store.back_up()
     remove_when(module, name, made.path, monkeypatch)
     assert refusal(store, made.path).endswith(
-        "was removed meanwhile, as `conclave backup --keep` does: take a newer one"
+        "was removed meanwhile, for example by `conclave backup --keep`: use a newer backup"
     )
     assert not (store.elsewhere / "hot.db").exists()
 
@@ -472,11 +472,11 @@ def test_a_manifest_that_somebody_has_written_is_refused_in_a_line(store: Backed
 
 
 THERE = {
-    "hot.db": "is there already: move the database and its log away first",
-    "hot.db-wal": "is there already",
-    "hot.db-journal": "is there already",
-    "hot.data/archive/part": "is not empty: it holds archive",
-    "hot.data/work/1/spill": "is not empty: it holds work",
+    "hot.db": "exists: move the database and its log away first",
+    "hot.db-wal": "exists",
+    "hot.db-journal": "exists",
+    "hot.data/archive/part": "is not empty: it contains archive",
+    "hot.data/work/1/spill": "is not empty: it contains work",
 }
 
 
@@ -598,7 +598,7 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
     (tmp_path / "disk" / "other").mkdir()
     (tmp_path / "disk" / "other" / "precious").touch()
     elsewhere = replace(store.config.archive, path=str(tmp_path / "disk" / "other"))
-    with pytest.raises(BackupError, match="is not empty: it holds precious: move it away first, and keep it"):
+    with pytest.raises(BackupError, match="is not empty: it contains precious: move it away first, and keep it"):
         store.restored(made.path, archive=elsewhere)
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["other"]
     assert [path.name for path in (tmp_path / "disk" / "other").iterdir()] == ["precious"]
@@ -637,10 +637,10 @@ def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
         store.restored(made.path, archive=there)
     assert [each.read_text() for each in precious] == ["precious"] * 3
     database.unlink()
-    with pytest.raises(BackupError, match=r"hot\.db-wal: is there already"):
+    with pytest.raises(BackupError, match=r"hot\.db-wal: exists"):
         store.restored(made.path, archive=there)
     precious.pop(1).unlink()
-    with pytest.raises(BackupError, match="is not empty: it holds precious"):
+    with pytest.raises(BackupError, match="is not empty: it contains precious"):
         store.restored(made.path, archive=there)
     precious[-1].unlink()
     assert len(store.restored(made.path, archive=there)[0].served()) == 5
@@ -651,7 +651,7 @@ def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_m
     folder = path_check.restoring(store.elsewhere / "hot.db")
     folder.mkdir(parents=True)
     there = made.path.rename(folder / "backup")
-    assert "lies where a restore works, which removes it: move it elsewhere first" in refusal(store, there)
+    assert "is in the working folder of a restore: move it elsewhere first" in refusal(store, there)
     there.rename(made.path)
     (folder / "letter").touch()
     assert "was not made by a restore: move it away first, and keep it" in refusal(store, made.path)

@@ -70,7 +70,7 @@ Make = Callable[[Path], object]
         (lambda path: path.write_text("no database"), "", "conclave.db: |file is not a database"),
         (lambda path: path.write_bytes(b"SQLite format 3\0" * 100), "", "conclave.db: "),
         (None, 'data_path = "conclave.toml"', "data_path: |is a file, not a folder"),
-        (lambda path: (path.parent / "notes").mkdir(), 'data_path = "."', "data_path: |choose a separate folder"),
+        (lambda path: (path.parent / "notes").mkdir(), 'data_path = "."', "data_path: |name a folder of its own"),
         (None, 'listen_address = "203.0.113.9"', 'cannot listen on 203.0.113.9 port 0: |"0.0.0.0" for all of them'),
         (
             None,

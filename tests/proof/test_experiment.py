@@ -162,7 +162,7 @@ def test_a_search_that_does_not_find_what_is_there_is_no_proof(
     assert found_in(laboratory.experiment().run()) == {("blind", "hot.vault/keys"), ("blind", "copy/keys")}
 
 
-@pytest.mark.parametrize("blind", ["cannot be opened", "are not served"])
+@pytest.mark.parametrize("blind", ["cannot be decrypted", "are not served"])
 def test_what_stays_has_to_be_opened_and_served(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, blind: str
 ) -> None:
@@ -230,7 +230,7 @@ def test_where_nothing_is_erased_or_was_served_no_experiment_is_done(tmp_path: P
     with closing(sqlite.connect(laboratory.config.database)) as connection, sqlite.write_transaction(connection):
         connection.execute("DELETE FROM key_state")
     [note] = laboratory.experiment().run().notes
-    assert "no server has run" in note
+    assert "has not been used by a server yet" in note
     assert laboratory.runs == 0
     laboratory.expect_empty()
 

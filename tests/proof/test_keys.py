@@ -53,7 +53,7 @@ def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -
     shutil.copytree(kept, removed)
     (removed / "database.db").unlink()
     [finding] = of_copies(store, removed, kept).findings
-    assert "cannot be looked at" in finding.told
+    assert "cannot be examined" in finding.told
 
 
 def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) -> None:
