@@ -370,10 +370,10 @@ def test_a_folder_in_the_data_directory_is_refused_by_any_name(archived: tuple[B
     store, _ = archived
     for folder in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
         store.backups = folder
-        assert "where nothing may be that was erased" in refusal(store)
+        assert "where no backup may be" in refusal(store)
     store.backups = tmp_path / "link"
     store.backups.symlink_to(store.config.data)
-    assert "where nothing may be that was erased" in refusal(store)
+    assert "where no backup may be" in refusal(store)
     assert not (store.config.data / MARK).exists()
 
 
