@@ -12,8 +12,8 @@ from uuid import UUID
 from conclave.retention.fate import UNREAD_BY, Fate, MessageFacts, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.resolve import PolicySettings, reasons
+from conclave.retention.rules import POLICY_COLUMNS, policy_of_row
 from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt
@@ -234,18 +234,22 @@ def _held_by_clock(message: ExplainedMessage) -> ExplainedMessage:
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
-        " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
+        f"SELECT {POLICY_COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq,"
+        " floor_seq, gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
         (group_id,),
     ).fetchone()
     if row:
-        return _Group(row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), of_row(*tuple(row)[:6]))
+        return _Group(
+            row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), policy_of_row(*tuple(row)[:6])
+        )
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
+        f"SELECT {POLICY_COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
         " WHERE group_id = ?",
         (group_id,),
     ).fetchone()
-    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6])) if row else None
+    return (
+        _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), policy_of_row(*tuple(row)[:6])) if row else None
+    )
 
 
 def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:

@@ -19,7 +19,6 @@ from functools import cached_property
 from conclave.retention.holds import HELD_SENDERS
 from conclave.retention.jobs import EVERYTHING, Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
@@ -27,6 +26,7 @@ from conclave.retention.rules import (
     EXPIRED,
     FETCHED,
     GOVERNED,
+    POLICY_COLUMNS,
     REDACTED,
     RULES,
     TAKEN_BACK,
@@ -34,6 +34,7 @@ from conclave.retention.rules import (
     Bounds,
     certain_of_part,
     may_erase,
+    policy_of_row,
 )
 from conclave.store.resources.audit import AuditAction
 from conclave.store.sender_index import SENT
@@ -213,7 +214,7 @@ class _Search:
         self._now = now
         only = "" if group_key is None else f"AND group_key = {group_key:d}"
         self._conditions = _conditions(Bounds().as_needed(connection)) | {
-            "columns": COLUMNS,
+            "columns": POLICY_COLUMNS,
             "held": HELD_SENDERS,
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
@@ -230,7 +231,7 @@ class _Search:
     def living(self) -> Iterator[GroupBacklog]:
         """Yield the living groups with messages that are overdue by age, by fetches or by a mark."""
         for row in self._rows(_LIVING):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             by_policy, by_mark = [], []
             for created_at in (row["aged_hot"], row["aged_archived"]):
                 if created_at is None:
@@ -257,7 +258,7 @@ class _Search:
         if not _is_there(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             ended = max(row["ends_at"], self._last_run)  # it may have ended because a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, since)
@@ -267,7 +268,7 @@ class _Search:
         if not _is_there(self._connection, "taken_back"):
             return
         for row in self._rows(_TAKEN_BACK):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             taken = max(row["taken_at"], self._last_run)  # the last run may have been planned before
             since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, min(self._now, since))
@@ -277,7 +278,7 @@ class _Search:
         if not _is_there(self._connection, "tombstones"):
             return
         for row in self._rows(_DELETED_GROUPS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
             since = max(row["deleted_at"], oldest + policy.min_lifetime)
             yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
@@ -287,7 +288,7 @@ class _Search:
         if not _is_there(self._connection, "user_tombstones"):
             return
         for row in self._rows(_DELETED_ACCOUNTS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
             yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
