@@ -335,7 +335,9 @@ class TestGroups:
     async def test_who_has_never_logged_in_has_no_keys_and_that_is_said(self, alice: RecordingDesk, club: UUID) -> None:
         async with Client(str(alice.conversation.client.transport.url)) as client:
             await client.register("zoe", PASSWORD)
-        with pytest.raises(ResourceError, match="zoe has no keys yet, and cannot be invited: invite again after the first"):
+        with pytest.raises(
+            ResourceError, match="zoe has no keys yet, and cannot be invited: invite again after the first"
+        ):
             await alice.does("/invite zoe")
         with pytest.raises(ResourceError):
             await alice.does("/invite nobody_here")

@@ -195,7 +195,10 @@ def test_a_list_has_each_extension_once() -> None:
 
 
 def test_what_this_package_does_not_know_is_told_apart_from_what_it_does() -> None:
-    for data, sentence in (("00010009", "not a known WireFormat"), ("0001000100" + "00" * 8 + "09", "not a known SenderType")):
+    for data, sentence in (
+        ("00010009", "not a known WireFormat"),
+        ("0001000100" + "00" * 8 + "09", "not a known SenderType"),
+    ):
         with pytest.raises(MalformedMessageError, match=sentence):
             decode_message(raw(data))
     with pytest.raises(MalformedMessageError, match="proposals of type 9"):
