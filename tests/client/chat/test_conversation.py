@@ -188,7 +188,7 @@ class TestPolicies:
 
     @staticmethod
     def told(chat: Chat, group: UUID) -> list[str]:
-        return [each for each in chat.notices(group) if each.startswith("messages")]
+        return [each for each in chat.notices(group) if "changed the expiry" in each]
 
     async def test_what_a_wrong_time_has_hidden_is_there_again_once_it_is_right(
         self, pair: Pair, running: Running
