@@ -147,7 +147,7 @@ def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> N
 def forgets_holds_on_users(patch: pytest.MonkeyPatch) -> None:
     """In the hot store."""
     patch.setattr(rules, "has_held_senders", lambda _: False)
-    patch.setattr(due, "_GIVEN", due._GIVEN._replace(unheld=""))
+    patch.setattr(due, "_PARAMETERS", due._PARAMETERS._replace(unheld=""))
 
 
 def explains_without_holds(patch: pytest.MonkeyPatch) -> None:
