@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 
 from conclave.actions import invites
 from conclave.failpoints import reach
-from conclave.retention import due, policy_row
+from conclave.retention import due, rules
 from conclave.retention.due import DeletedMessage, DueMessages
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
@@ -78,7 +78,7 @@ def _steps(
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
     """Raise the marks of a group. Messages below a mark are never served again."""
-    policy = policy_row.find(connection, step.group_key)
+    policy = rules.find_policy(connection, step.group_key)
     if policy and policy.is_after_fetch:
         # If the group entered this mode after the plan was made, it has a new floor, which must not be replaced.
         floor = min(step.floor_seq, step.gone_below)

@@ -32,7 +32,7 @@ def upload(
     requests, and no package may be handed out twice. Raises TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
-    kept = key_packages.regular_of(connection, user_id)
+    kept = key_packages.regular_packages(connection, user_id)
     # Skip packages that later ones of the same request would displace, even if the later ones are stored already.
     for package in list(dict.fromkeys(regular))[-key_packages.REGULAR_KEPT :]:
         if package not in kept:

@@ -31,7 +31,7 @@ MAX_READS_IN_DOUBT = 8
 class Send(NamedTuple):
     """A message that a user sends to a group.
 
-    ``self_destruct_seconds``: see ``store.messages.Draft``. ``send_id``: see ``store.send_ids``, or b"".
+    ``self_destruct_seconds``: see ``store.messages.MessageDraft``. ``send_id``: see ``store.send_ids``, or b"".
     """
 
     group_id: bytes
@@ -328,16 +328,16 @@ class MessageFetcher:
             except NoMembershipError:
                 raise NotMemberError from None
             reader = self._groups.add_page(found, after, written_in)
-            member, doubt, numbers = found.member, found.doubt, list[int]()
-            if doubt.next is not None or member.missed_from:  # skip on the common path
+            member, omissions, numbers = found.member, found.omissions, list[int]()
+            if omissions.next is not None or member.missed_from:  # skip on the common path
                 numbers = [each.sequence_num for each in found.messages]
                 shown = {each.sequence_num for each in found.messages if not each.is_redacted}
-                if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
+                if gap := omissions.gap(numbers[-1] if numbers else 0, shown):
                     # Before the page is sent, since the reader's next fetch continues after the gap.
                     await self._store.write(fetch_gaps.note_gap, member.member_id, gap)
-        claimed = doubt.claimed(min(after, member.group.last_seq))
-        up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
-        resumed = doubt.resumed(member.missed_from, after, numbers)
+        claimed = omissions.claimed(min(after, member.group.last_seq))
+        up_to = max(claimed, omissions.fetched(after, found.fetched_up_to))
+        resumed = omissions.resumed(member.missed_from, after, numbers)
         page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
         return self._counted(page, next_confirms=next_confirms)
 

@@ -125,7 +125,7 @@ def require_complete(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _inspect(path: Path, ledger_state: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
-    """Return the ledger, its last own change (see ``branches.own_end``), and its flaw or "". Raises LedgerError."""
+    """Return the ledger, its last own change (see ``changes.abandoned_at``), and its flaw or "". Raises LedgerError."""
     found = _found(path, ledger_state)
     end = changes.abandoned_at(path, ledger_state, found.last_change) if found else None
     return found, end, _flaw(found, ledger_state, end)
@@ -143,7 +143,7 @@ def _found(path: Path, ledger_state: LedgerState) -> LedgerContents | None:
 
 
 def _flaw(found: LedgerContents | None, ledger_state: LedgerState, end: int | None) -> str:
-    """Return in one line why the ledger is incomplete since the copy, or "". ``end``: see ``branches.own_end``."""
+    """Return in one line why the ledger is incomplete since the copy, or "". ``end``: see ``changes.abandoned_at``."""
     if found is None:
         return "there is no ledger, so deletions since the backup would be undone"
     if found.damage:

@@ -11,7 +11,7 @@ from conclave.actions.context import Context
 from conclave.archive.reader import Archive
 from conclave.clock import Moment
 from conclave.errors import BadRequestError, ClockInDoubtError, NotFoundError, NotSenderError
-from conclave.retention import limits, stretches, visibility
+from conclave.retention import rules, stretches, visibility
 from conclave.retention.fate import MessageFacts
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import DELETED_SENDERS
@@ -129,7 +129,7 @@ def _require_seen(
         and connection.execute(f"SELECT 1 WHERE ? IN ({DELETED_SENDERS})", (sent.sender_id,)).fetchone()
     )
     view = visibility.of_group(connection, group, moment.now)
-    is_kept = sent.is_commit and limits.keeps_commit(connection, group.group_key, number)
+    is_kept = sent.is_commit and rules.keeps_commit(connection, group.group_key, number)
     message = messages.MessageRow(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
     if by_deleted or not view.at(moment.earliest).admits(message):
         raise NotFoundError("no such message")

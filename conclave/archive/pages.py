@@ -64,13 +64,13 @@ async def page(
         )
 
     first = found = await look()
-    doubt = first.doubt
+    omissions = first.omissions
     served += first.messages
     async with archive.turns if first.archived else contextlib.nullcontext():
         while found.archived and not await fill(found.archived, found.visibility):
             found = await look()
             served += found.messages
-            doubt = doubt.joined(found.doubt)
+            omissions = omissions.joined(found.omissions)
     moment = clock.moment()
     now = moment.now
     view = found.visibility.at(now)
@@ -82,15 +82,15 @@ async def page(
     current = [message for message in served if view.admits(message)]
     if moment.in_doubt and len(current) < len(served):
         dropped = next(message for message in served if not view.admits(message))
-        doubt = doubt.with_first(dropped.sequence_num)
+        omissions = omissions.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would mean that no messages follow.
         rest = await restart(served[-1].sequence_num)
-        rest = replace(rest, doubt=doubt.joined(rest.doubt))
+        rest = replace(rest, omissions=omissions.joined(rest.omissions))
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
-    return MessagePage(current, first.member, up_to, view, touch=first.touch, doubt=doubt)
+    return MessagePage(current, first.member, up_to, view, touch=first.touch, omissions=omissions)
 
 
 def _write_all(found: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:

@@ -39,7 +39,7 @@ MAX_SHOWN = 100
 
 @click.group()
 def archive() -> None:
-    """Inspect and verify the archive, or restore a group from it."""
+    """Inspect and verify the archive, or restore a group."""
 
 
 @archive.command()

@@ -57,8 +57,8 @@ class _CheckResult:
 def check_config(file: Path | None, *, as_json: bool) -> None:
     """Check a configuration, and show what it would change.
 
-    It is compared with the settings in force in its database. Nothing is modified. Default of FILE: $CONCLAVE_CONFIG,
-    ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
+    It is compared with the settings in force in its database. Nothing is modified. FILE is the file to check;
+    default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
     use_console_log()  # expired certificates are logged, as at a start
     found = _check(file)

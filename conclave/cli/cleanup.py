@@ -109,7 +109,10 @@ def advise(path: Path | None, *, as_json: bool) -> None:
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         for each in runs.advices(history, jobs, SystemClock().read().wall):
             if as_json:
-                click.echo(json.dumps(asdict(each)))
+                values = asdict(each)
+                for projection in values["projections"]:
+                    projection["lies"] = projection.pop("max_delay")
+                click.echo(json.dumps(values))
             else:
                 reports.show_advice(each, Console())
 

@@ -11,7 +11,7 @@ _CALLED_ONCE = '    _conclave_completion "$@"\n'
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options and files.
+    """Print a shell completion script.
 
     Once for each user; the next shell that is started has it:
 

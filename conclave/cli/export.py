@@ -162,10 +162,10 @@ def _held(outside: CommandRunner, config: Config, user_id: bytes) -> Iterator[di
     """Yield all stored messages of the user, hidden ones too; those in the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:
-            state, places = partial(archive_state, config), outside.read(held_export.places)
+            state, places = partial(archive_state, config), outside.read(held_export.held_groups)
             for group_id, old in user_export.read_held(config.archive_path, state, places, user_id, keys):
                 yield {"group_id": str(UUID(bytes=group_id))} | old._asdict() | {"self_destruct_seconds": 0}
-    for place in outside.read(held_export.places_of_sender, user_id):
+    for place in outside.read(held_export.groups_of_sender, user_id):
         after: int | None = 0
         while after is not None:
             page = outside.read(held_export.page, place, user_id, after)

@@ -71,7 +71,10 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
         look = partial(lookup.find, config.archive_path, partial(archive_state, config))
         found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:
-        click.echo(json.dumps(asdict(found), default=_id))
+        values = asdict(found)
+        if values["message"] and (fate := values["message"]["fate"]):
+            fate["goes"] = fate.pop("is_next")
+        click.echo(json.dumps(values, default=_id))
         return
     for line in (*_group_lines(found), *(_message_lines(found, found.message) if found.message else ())):
         click.echo(line)

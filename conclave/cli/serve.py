@@ -28,7 +28,7 @@ log = get_logger(__name__)
     help="Start with a vault that is damaged or older than the database: messages without keys are lost.",
 )
 def serve(path: Path | None, *, accepts_change: bool, accepts_older: bool) -> None:
-    """Run the server, with cleanup every cleanup_interval."""
+    """Run the server."""
     hangups = Hangups()
     ambiguous: list[tuple[str, str]] = []
     with one_line_errors(ConfigError, ServeError):

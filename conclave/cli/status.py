@@ -68,10 +68,10 @@ class ServerStatus(NamedTuple):
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Show the status of the running server: health, runs, overdue messages, sizes.
+    """Show the status of the running server.
 
-    It queries the listener of [admin], and checks whether the next start would be refused. Exit status 1 if no server
-    answers.
+    It shows health, runs, overdue messages and sizes. It queries the listener of [admin], and checks whether the next
+    start would be refused. Exit status 1 if no server answers.
     """
     with one_line_errors(ConfigError, CliError, TokenError):
         config = command_config(path)

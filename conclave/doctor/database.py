@@ -39,9 +39,9 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
         )
         return
     for looks in range(MAX_ATTEMPTS):
-        before = path_check.at_rest(path) if looks < MAX_ATTEMPTS - 1 else None
+        before = path_check.closed_state(path) if looks < MAX_ATTEMPTS - 1 else None
         found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
-        if before is None or before == path_check.at_rest(path):
+        if before is None or before == path_check.closed_state(path):
             break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     yield from found
     yield from _wal(config)

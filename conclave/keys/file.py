@@ -118,9 +118,9 @@ class KeyFile:
             self._unreported.update(self._places)
             self._reset()
 
-    def knows(self, named: bytes) -> bool:
+    def knows(self, name: bytes) -> bool:
         """Return whether a block had a cover when the file was last read, without reading it."""
-        return named in self._places
+        return name in self._places
 
     def names(self) -> list[bytes]:
         """Return the names of all blocks that have a cover, see ``records.block_name``. Raises KeyFileError."""
@@ -157,21 +157,21 @@ class KeyFile:
         """
         with as_key_file_errors(self.path), self._mutex:
             self._update()
-            untold, self._unreported = self._unreported, set()
-            return untold
+            unreported, self._unreported = self._unreported, set()
+            return unreported
 
-    def read(self, named: bytes) -> Cover | None:
+    def read(self, name: bytes) -> Cover | None:
         """Return the cover of a block; None if it has none.
 
         Raises KeyFileError, also if the cover may be missing because the file is damaged: a block whose keys were lost
         must not be taken for one whose messages were erased.
         """
         with as_key_file_errors(self.path), self._mutex:
-            found = self._read(named)
+            found = self._read(name)
             if found is None and not self._is_held:  # created by another process, or overwritten meanwhile
                 with self.locked():
-                    found = self._read(named)
-            if found is None and (named in self._places or self._damage):
+                    found = self._read(name)
+            if found is None and (name in self._places or self._damage):
                 raise KeyFileError(f"{self.path}: is damaged: keys are missing")
             return found
 
@@ -200,11 +200,11 @@ class KeyFile:
         """The location of each block's cover, see ``_packed``. There may be very many."""
         self._end = self._serial = self._living = self._damage = 0
 
-    def _read(self, named: bytes) -> Cover | None:
-        place = self._places.get(named)
+    def _read(self, name: bytes) -> Cover | None:
+        place = self._places.get(name)
         if place is None:
             return None
-        return records.decode(os.pread(self._descriptor, _size(place), _offset(place)), named)
+        return records.decode(os.pread(self._descriptor, _size(place), _offset(place)), name)
 
     def _update(self) -> None:
         """Read what was appended, or the whole file if it was replaced."""
@@ -311,13 +311,13 @@ class KeyFile:
     def _write(self, covers: Sequence[tuple[bytes, Cover]]) -> None:
         if not covers:
             return
-        named = dict(covers)
-        added = [records.encode(each, self._serial + 1, self._end, cover) for each, cover in named.items()]
-        kept = self._living - sum(_size(self._places.get(each, 0)) for each in named)
+        changed = dict(covers)
+        added = [records.encode(each, self._serial + 1, self._end, cover) for each, cover in changed.items()]
+        kept = self._living - sum(_size(self._places.get(each, 0)) for each in changed)
         total = self._end + sum(map(len, added))
         living = kept + sum(map(len, added))
         if not self._damage and total - living > max(MIN_DEAD_BYTES, living // 2):
-            self._rewrite(named, added)
+            self._rewrite(changed, added)
         else:
             self._append(added)
 
@@ -335,10 +335,10 @@ class KeyFile:
         self._end = begin
         self._overwrite(leftovers)
 
-    def _rewrite(self, named: dict[bytes, Cover], added: Sequence[bytes]) -> None:
+    def _rewrite(self, changed: dict[bytes, Cover], added: Sequence[bytes]) -> None:
         """Rewrite the file without dead records. A damaged file is not rewritten, so that it can be examined."""
-        kept = sorted((place, each) for each, place in self._places.items() if each not in named)
-        records_of = [(each, record) for (each, cover), record in zip(named.items(), added, strict=True) if cover]
+        kept = sorted((place, each) for each, place in self._places.items() if each not in changed)
+        records_of = [(each, record) for (each, cover), record in zip(changed.items(), added, strict=True) if cover]
         reach("keys.anew_begun")
         pieces = chain(
             self._pieces([place for place, _ in kept]),
@@ -347,14 +347,14 @@ class KeyFile:
         end = write_key_file(sibling(self.path, NEW), Head(self._serial + 2, self._keys_id), pieces, self.path)
         reach("keys.anew_written")
         replace_current(self.path)
-        untold = set(self._unreported)
+        unreported = set(self._unreported)
         self.close()
         self._open()
         for each, size in (*((each, _size(place)) for place, each in kept), *((k, len(v)) for k, v in records_of)):
             self._places[each] = _packed(self._end, size)
             self._end += size
         self._living = end - UNIT_BYTES
-        self._unreported = untold  # the caller knows of its own changes
+        self._unreported = unreported  # the caller knows of its own changes
 
     def _pieces(self, places: Sequence[int]) -> Iterator[RecordChunk]:
         """Yield the raw records in chunks of about PIECE_BYTES."""

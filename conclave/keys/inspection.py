@@ -65,11 +65,11 @@ class Inspection:
 
     def cover(self, group_id: bytes, block: int) -> Cover:
         """Return the cover of a block; an empty one if it has none."""
-        named = records.block_name(group_id, block)
-        if named not in self._places:
+        name = records.block_name(group_id, block)
+        if name not in self._places:
             return ()
-        offset, size = self._places[named]
-        return records.decode(self._data[offset : offset + size], named) or ()
+        offset, size = self._places[name]
+        return records.decode(self._data[offset : offset + size], name) or ()
 
     def ranges(self, group_id: bytes, block: int) -> list[Range]:
         """Return the numbers of a block whose keys can be derived."""

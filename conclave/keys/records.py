@@ -73,22 +73,22 @@ def block_name(group_id: bytes, block: int) -> bytes:
     return group_id + block.to_bytes(8, "big")
 
 
-def parse_block_name(named: bytes) -> tuple[bytes, int]:
+def parse_block_name(name: bytes) -> tuple[bytes, int]:
     """Return the group id and block number of a block name."""
-    return named[:ID_BYTES], int.from_bytes(named[ID_BYTES:], "big")
+    return name[:ID_BYTES], int.from_bytes(name[ID_BYTES:], "big")
 
 
-def encode(named: bytes, serial: int, begin: int, cover: Cover) -> bytes:
+def encode(name: bytes, serial: int, begin: int, cover: Cover) -> bytes:
     """Return the record of a cover. An empty cover means that the block is gone. ``begin``: see FoundRecord."""
     nodes = b"".join(_NODE.pack(*node) for node in cover)
     nodes += bytes(-len(nodes) % UNIT_BYTES)
-    return _head(_LIVE, UNIT_BYTES + len(nodes), serial, begin, named, _sum(nodes)) + nodes
+    return _head(_LIVE, UNIT_BYTES + len(nodes), serial, begin, name, _sum(nodes)) + nodes
 
 
-def decode(record: bytes, named: bytes) -> Cover | None:
+def decode(record: bytes, name: bytes) -> Cover | None:
     """Return the cover of a record; None unless it is valid and has that name. More bytes may follow it."""
     head = _parse(record, 0)
-    if head is None or head[0] != _LIVE or head[4] != named:
+    if head is None or head[0] != _LIVE or head[4] != name:
         return None
     nodes = record[UNIT_BYTES : head[1] * UNIT_BYTES]
     if len(nodes) != (head[1] - 1) * UNIT_BYTES or _sum(nodes) != head[5]:
@@ -129,7 +129,7 @@ def _read(data: Data, offset: int) -> FoundRecord:
     head = _parse(data, offset)
     if head is None or head[0] == _FILE or not head[1]:
         return FoundRecord(RecordState.INVALID, offset, UNIT_BYTES, 0, 0, _NO_NAME)
-    kind, units, serial, begin, named, nodes_sum = head
+    kind, units, serial, begin, name, nodes_sum = head
     size = units * UNIT_BYTES
     nodes = data[offset + UNIT_BYTES : offset + size]
     if kind == _DEAD:
@@ -137,13 +137,13 @@ def _read(data: Data, offset: int) -> FoundRecord:
             RecordState.PARTLY_ERASED if any(nodes) else RecordState.ERASED, offset, size, 0, 0, _NO_NAME
         )
     if len(nodes) == size - UNIT_BYTES and _sum(nodes) == nodes_sum:
-        return FoundRecord(RecordState.VALID, offset, size, serial, begin, named, is_empty=units == 1)
+        return FoundRecord(RecordState.VALID, offset, size, serial, begin, name, is_empty=units == 1)
     written = UNIT_BYTES + len(nodes) + -len(nodes) % UNIT_BYTES  # the file may end within it
-    return FoundRecord(RecordState.INVALID, offset, written, serial, begin, named)
+    return FoundRecord(RecordState.INVALID, offset, written, serial, begin, name)
 
 
-def _head(kind: bytes, size: int, serial: int, begin: int, named: bytes, nodes_sum: bytes) -> bytes:
-    values = (kind, size // UNIT_BYTES, serial, begin, named, nodes_sum)
+def _head(kind: bytes, size: int, serial: int, begin: int, name: bytes, nodes_sum: bytes) -> bytes:
+    values = (kind, size // UNIT_BYTES, serial, begin, name, nodes_sum)
     return _HEAD.pack(*values, _sum(_HEAD.pack(*values, _NO_SUM)))
 
 
@@ -154,8 +154,8 @@ def _parse(data: Data, offset: int) -> tuple[bytes, int, int, int, bytes, bytes]
     *values, own_sum = _HEAD.unpack_from(data, offset)
     if values[0] not in (_LIVE, _DEAD, _FILE) or own_sum != _sum(_HEAD.pack(*values, _NO_SUM)):
         return None
-    kind, units, serial, begin, named, nodes_sum = values
-    return kind, units, serial, begin, named, nodes_sum
+    kind, units, serial, begin, name, nodes_sum = values
+    return kind, units, serial, begin, name, nodes_sum
 
 
 def _sum(data: bytes) -> bytes:

@@ -92,12 +92,12 @@ class KeyStore:
         }
         found = [given[each] for each in numbers]
         with self._mutex:
-            for named in {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
-                self._unconfirmed.add(named)
-                nodes = self._file.read(named)
+            for name in {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
+                self._unconfirmed.add(name)
+                nodes = self._file.read(name)
                 if nodes is not None:
-                    self._cached_covers[named] = nodes
-                    self._cached_covers.move_to_end(named)
+                    self._cached_covers[name] = nodes
+                    self._cached_covers.move_to_end(name)
             while len(self._cached_covers) > MAX_CACHED_COVERS:
                 self._cached_covers.popitem(last=False)
         return found
@@ -124,14 +124,14 @@ class KeyStore:
         """
         found: list[bytes] = []
         for group_id, number in numbers:
-            named, within = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
-            neighbours = self._cached_runs.get((named, within >> NEIGHBOURS_STEPS))
+            name, within = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
+            neighbours = self._cached_runs.get((name, within >> NEIGHBOURS_STEPS))
             if neighbours is None:
-                nodes = self._cached_covers.get(named)
+                nodes = self._cached_covers.get(name)
                 if nodes is None:
                     return None
                 neighbours = _run_keys(nodes, within >> NEIGHBOURS_STEPS)
-                self._cache((named, within >> NEIGHBOURS_STEPS), nodes, neighbours)
+                self._cache((name, within >> NEIGHBOURS_STEPS), nodes, neighbours)
             key = neighbours[within % NEIGHBOURS]
             if key is None:
                 return None
@@ -167,10 +167,10 @@ class KeyStore:
         with self._mutex:
             self.refresh()
             for number in numbers:
-                named = records.block_name(group_id, number >> tree.HEIGHT)
-                if named not in covers:
-                    covers[named] = self._file.read(named) or ()
-                found.append(tree.covering_node(covers[named], number % tree.BLOCK) is not None)
+                name = records.block_name(group_id, number >> tree.HEIGHT)
+                if name not in covers:
+                    covers[name] = self._file.read(name) or ()
+                found.append(tree.covering_node(covers[name], number % tree.BLOCK) is not None)
         return found
 
     def are_unused(self, group_id: bytes, numbers: Iterable[int]) -> bool:
@@ -182,12 +182,12 @@ class KeyStore:
             self.refresh()
             covers: dict[bytes, Cover | None] = {}
             for number in numbers:
-                named = records.block_name(group_id, number >> tree.HEIGHT)
-                if named not in covers:
-                    covers[named] = self._cached_covers.get(named) or (
-                        self._file.read(named) if self._file.knows(named) else None
+                name = records.block_name(group_id, number >> tree.HEIGHT)
+                if name not in covers:
+                    covers[name] = self._cached_covers.get(name) or (
+                        self._file.read(name) if self._file.knows(name) else None
                     )
-                nodes = covers[named]
+                nodes = covers[name]
                 if nodes is not None and tree.covering_node(nodes, number % tree.BLOCK) is None:
                     return False
         return True
@@ -301,8 +301,8 @@ class KeyStore:
     def _evict(self, changed: Set[bytes]) -> None:
         """Remove changed covers, and the keys derived from them, from the caches."""
         with self._mutex:
-            for named in changed:
-                self._cached_covers.pop(named, None)
+            for name in changed:
+                self._cached_covers.pop(name, None)
             for each in [each for each in self._cached_runs if each[0] in changed] if changed else ():
                 del self._cached_runs[each]
 
@@ -320,12 +320,12 @@ class KeyStore:
         while some := list(islice(waiting, BLOCKS_PER_WRITE)):
             with self._file.locked() as write:
                 changed = []
-                for named, change in some:
-                    former = self._file.read(named)
+                for name, change in some:
+                    former = self._file.read(name)
                     if former is not None and (nodes := change(former)) != former:
-                        changed.append((named, nodes))
+                        changed.append((name, nodes))
                 write(changed)
-            self._evict({named for named, _ in changed})
+            self._evict({name for name, _ in changed})
             count += len(changed)
         return count
 
@@ -335,7 +335,7 @@ def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
 
 
 def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: tree.restricted(nodes, living)
+    return lambda nodes: tree.restrict_to(nodes, living)
 
 
 def _within(some: Sequence[Range], block: int) -> list[Range]:

@@ -82,7 +82,7 @@ Cover = tuple[Node, ...]
 """Nodes from left to right, none of which is below another."""
 
 
-def restricted(cover: Cover, living: Sequence[Range]) -> Cover:
+def restrict_to(cover: Cover, living: Sequence[Range]) -> Cover:
     """Return the cover for exactly those keys of ``cover`` whose numbers are in ``living``."""
     firsts = [each.first for each in living]
     found: list[Node] = []
@@ -103,7 +103,7 @@ def restricted(cover: Cover, living: Sequence[Range]) -> Cover:
 
 def without(cover: Cover, dead: Sequence[Range]) -> Cover:
     """Return ``cover`` without the keys of ``dead``."""
-    return restricted(cover, list(_complement(dead)))
+    return restrict_to(cover, list(_complement(dead)))
 
 
 def covering_node(cover: Cover, number: int) -> Node | None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from conclave.retention import rules
 from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS
-from conclave.retention.limits import limits_of
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import (
@@ -25,6 +24,7 @@ from conclave.retention.rules import (
     POLICY_RULES,
     RULES,
     Bounds,
+    limits_of,
 )
 from conclave.store import bodies
 from conclave.store.sender_index import SENT

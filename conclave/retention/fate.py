@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import asdict, dataclass
 
-from conclave.retention import policy_row
+from conclave.retention import rules
 from conclave.retention.rules import (
     DELETED_GROUP,
     ENDS_AT,
@@ -80,7 +80,7 @@ class Fate:
 
 def fate_of(connection: sqlite3.Connection, now: int, group_key: int, number: int, facts: MessageFacts) -> Fate:
     """Return the fate of a stored message at the Unix second ``now``. Raises ValueError if the group is gone."""
-    policy = policy_row.find(connection, group_key)
+    policy = rules.find_policy(connection, group_key)
     values = {"now": now, "group_key": group_key, "sequence_num": number, **asdict(facts)}
     found = connection.execute(_RULES, values).fetchone()
     if policy is None or found is None:

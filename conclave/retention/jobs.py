@@ -117,9 +117,9 @@ def schedule(jobs: Sequence[PurgeJob], cleanup_interval: int) -> list[tuple[Scop
 
 
 class NextJob(NamedTuple):
-    """The index of the next job (``job``), and when it is due."""
+    """The position of the next job in the timetable, and when it is due."""
 
-    job: int
+    position: int
     due: float
 
 

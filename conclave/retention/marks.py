@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from conclave.retention.policy import GroupPolicy, expiry_cutoff
-from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, of_row
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import LEAST_WATERMARK, MAX_AGE
+from conclave.retention.rules import EXPIRES_BEFORE, LEAST_WATERMARK, MAX_AGE, POLICY_COLUMNS, policy_of_row
 
 
 def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
@@ -62,9 +61,9 @@ def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: i
 def changed(connection: sqlite3.Connection, settings: PolicySettings) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
     """Yield each living group whose policy differs under ``settings``: its key, current policy and new policy."""
     for each in _by_policy(connection, "groups", settings, None):
-        query = f"SELECT group_key, {COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
+        query = f"SELECT group_key, {POLICY_COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
         for key, *row in connection.execute(query, each.values).fetchall():
-            if (former := of_row(*row)) != each.policy:
+            if (former := policy_of_row(*row)) != each.policy:
                 yield key, former, each.policy
 
 
@@ -108,9 +107,9 @@ def _by_policy(
     ]
 
 
-_COLUMNS = COLUMNS.split(", ")
+_COLUMNS = POLICY_COLUMNS.split(", ")
 _WRITTEN = ", ".join(f"{name} = :{name}" for name in _COLUMNS)
-_DIFFERS = f"({COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
+_DIFFERS = f"({POLICY_COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
 
 _HIDDEN = f"max(expired_before, {EXPIRES_BEFORE})"
 

@@ -1,7 +1,7 @@
 """Defines a policy: when it hides a message, and when the message may be erased.
 
 ``resolve.py`` decides which policy a group has, and ``marks.py`` writes it to the group's row. Every decision about a
-message uses the row: see ``policy_row.py``.
+message uses the row: see ``rules.py``.
 
 ``FormerPolicies`` holds policies that are being replaced, so that what they have hidden stays hidden. A change writes
 the marks as of one second, but is committed later, on a slow disk by seconds. Until then readers still use the former
@@ -119,7 +119,7 @@ class GroupPolicy:
 
     @property
     def row(self) -> tuple[int, int, int, bool, bool, str]:
-        """The values of ``policy_row.COLUMNS``."""
+        """The values of ``rules.POLICY_COLUMNS``."""
         return self.lifetime, self.min_lifetime, self.hold_limit, self.keeps_commits, self.erases, self.source.value
 
     @property

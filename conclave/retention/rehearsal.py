@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from conclave.retention import hidden, limits, marks, stretches, visibility
+from conclave.retention import hidden, marks, rules, stretches, visibility
 from conclave.retention.hidden import NOTHING, Aggregates, ArchiveCount, Horizon, MessageTotals
 from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
@@ -139,7 +139,7 @@ def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now
 
 def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:
     """Return how many commits in the hot store a purge leaves because not all members have fetched them."""
-    above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
+    above = max(group.archived_seq, rules.commits_above(connection, group.group_key))
     row = connection.execute(
         f"SELECT count(*) FROM messages WHERE group_key = ? AND created_at < ? AND {is_kept('?')}",
         (group.group_key, before, above),

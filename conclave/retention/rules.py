@@ -7,12 +7,50 @@ policy of a group: see Bounds. Spark has its own expressions for plans; the mode
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD, has_held_senders
-from conclave.retention.policy import FOREVER
-from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BEFORE
+from conclave.retention.policy import FOREVER, GroupPolicy, Source
 from conclave.store.sender_index import SENT
+
+POLICY_COLUMNS = "effective_expiry, least_lifetime, hold_limit, keeps_commits, erases, policy_source"
+"""The columns of the tables ``groups`` and ``tombstones`` that store the policy in force."""
+
+
+@lru_cache(maxsize=4096)  # used by each page; bounded, since admins choose the values
+def policy_of_row(
+    lifetime: int, min_lifetime: int, hold_limit: int, keeps_commits: int, erases: int, source: str
+) -> GroupPolicy:
+    """Return the policy of a row with POLICY_COLUMNS. A row without a policy keeps everything."""
+    return GroupPolicy(
+        lifetime,
+        min_lifetime,
+        hold_limit,
+        keeps_commits=bool(keeps_commits),
+        erases=bool(erases),
+        source=Source(source) if source else Source.NONE,
+    )
+
+
+def find_policy(connection: sqlite3.Connection, group_key: int) -> GroupPolicy | None:
+    """Return the policy of a group, or of a deleted group that has a tombstone; None if there is no row."""
+    for table in ("groups", "tombstones"):
+        row = connection.execute(f"SELECT {POLICY_COLUMNS} FROM {table} WHERE group_key = ?", (group_key,)).fetchone()
+        if row:
+            return policy_of_row(*row)
+    return None
+
+
+_AGE_LIMIT = "iif(effective_expiry = 0, hold_limit, effective_expiry)"
+
+EXPIRES_BEFORE = f"iif({_AGE_LIMIT} > 0, max(0, :now - {_AGE_LIMIT}), 0)"
+"""The SQL expression for ``GroupPolicy.expires_before`` of the second ``:now``, over POLICY_COLUMNS."""
+
+OLD_ENOUGH_BEFORE = (
+    f"CASE WHEN NOT erases THEN 0 WHEN least_lifetime = 0 THEN {FOREVER} ELSE max(0, :now - least_lifetime + 1) END"
+)
+"""The SQL expression for ``GroupPolicy.erasable_before`` of the second ``:now``, over POLICY_COLUMNS."""
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 """The number up to which all current members of a row of ``groups`` have fetched. Every group has members."""
@@ -31,13 +69,13 @@ COMMITS_ABOVE = f"iif(keeps_commits, max(commits_below, {LEAST_WATERMARK}), {FOR
 _FLOOR = f"iif(effective_expiry = 0, max(floor_seq, {LEAST_WATERMARK}), floor_seq)"
 
 GOVERNED = f"""governed_groups AS (
-    SELECT group_key, group_id, {COLUMNS}, floor_seq, gone_below, expired_before, archived_seq, self_destructs,
+    SELECT group_key, group_id, {POLICY_COLUMNS}, floor_seq, gone_below, expired_before, archived_seq, self_destructs,
         taken_back_count,
         max(expired_before, {EXPIRES_BEFORE}) AS cutoff, {_ERASABLE_BEFORE},
         {COMMITS_ABOVE} AS commits_above, {_FLOOR} AS new_floor,
         iif(effective_expiry = 0, max(gone_below, {_FLOOR}), gone_below) AS gone FROM groups
 ), governed_tombstones AS (
-    SELECT group_key, group_id, {COLUMNS}, created_at AS deleted_at, {_ERASABLE_BEFORE} FROM tombstones
+    SELECT group_key, group_id, {POLICY_COLUMNS}, created_at AS deleted_at, {_ERASABLE_BEFORE} FROM tombstones
 )"""
 """Common table expressions: living and deleted groups, with the bounds that follow at the Unix second ``:now``.
 
@@ -294,3 +332,44 @@ REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOU
 def keeps_commits(connection: sqlite3.Connection) -> bool:
     """Return whether any group exempts commits from expiry by age."""
     return connection.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1").fetchone() is not None
+
+
+class ErasureLimits(NamedTuple):
+    """Which messages of a group are hidden, and which of these may be erased: see ``rules.Bounds``.
+
+    ``gone``: messages up to this number, inclusive, are never served again. ``cutoff``: messages created before this
+    Unix second, exclusive, are hidden by age or by the mark, except commits with numbers above ``commits_above``.
+    ``erasable_before``: messages created before this Unix second, exclusive, are old enough; 0: nothing may be erased.
+    ``is_deleted``: the group has a tombstone.
+    """
+
+    gone: int
+    cutoff: int
+    commits_above: int
+    erasable_before: int
+    is_deleted: bool
+
+
+_LIMITS = f"""
+WITH {GOVERNED}
+SELECT gone_below, cutoff, commits_above, erasable_before, FALSE FROM governed_groups WHERE group_key = :group_key
+UNION ALL
+SELECT 0, 0, {FOREVER}, erasable_before, TRUE FROM governed_tombstones WHERE group_key = :group_key
+"""
+
+
+def commits_above(connection: sqlite3.Connection, group_key: int) -> int:
+    """Return the number above which commits of a group do not expire by age; FOREVER: all commits expire."""
+    row = connection.execute(f"SELECT {COMMITS_ABOVE} FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    return int(row[0]) if row else FOREVER
+
+
+def keeps_commit(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
+    """Return whether the commit with this number is exempt from expiry by age."""
+    return number > commits_above(connection, group_key)
+
+
+def limits_of(connection: sqlite3.Connection, group_key: int, now: int) -> ErasureLimits | None:
+    """Return the limits of a living or deleted group at the Unix second ``now``; None if no row is left of it."""
+    row = connection.execute(_LIMITS, {"group_key": group_key, "now": now}).fetchone()
+    return ErasureLimits(row[0], row[1], row[2], row[3], bool(row[4])) if row else None

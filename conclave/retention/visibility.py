@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from conclave.retention import limits
+from conclave.retention import rules
 from conclave.retention.policy import FOREVER, FormerPolicies, GroupPolicy
 from conclave.retention.rules import DELETED_SENDERS, IS_TAKEN_BACK, MAX_AGE, TIMER_END, is_kept
 from conclave.store.engine.connection import of_store
@@ -122,7 +122,7 @@ class Visibility(NamedTuple):
 
 def of_group(connection: sqlite3.Connection, group: "GroupRow", now: int) -> Visibility:
     """Return what members of the group may see at the Unix second ``now``."""
-    above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
+    above = rules.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _visibility(group, above, now, of_store(connection).former_policies)
 
 

@@ -121,6 +121,6 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
             raise StoreError(f"{found}{ADVICE}") from found
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
-            await asyncio.to_thread(book.set_aside, path)
+            await asyncio.to_thread(book.rename_unusable, path)
     done = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

@@ -57,7 +57,7 @@ def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) ->
     """Return why the database or the vault prevents a start. Leaves no files beside an unused database."""
     found: list[Refusal] = []
     for looks in range(MAX_ATTEMPTS):
-        before = path_check.at_rest(config.database) if looks < MAX_ATTEMPTS - 1 else None
+        before = path_check.closed_state(config.database) if looks < MAX_ATTEMPTS - 1 else None
 
         def look(config: Config, *, is_frozen: bool = before is not None) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
@@ -65,7 +65,7 @@ def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) ->
                 found[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
 
         found[:] = _run_check(look, config) or found
-        if before is None or before == path_check.at_rest(config.database):
+        if before is None or before == path_check.closed_state(config.database):
             break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     return found
 

@@ -47,7 +47,7 @@ class RunEnded:
 
 @dataclass(frozen=True)
 class DryRunEnded:
-    """A dry run has ended. The fields are those of Ended."""
+    """A dry run has ended. The fields are those of RunEnded."""
 
     report: dict[str, Any]
     due_in: float

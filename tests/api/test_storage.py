@@ -235,7 +235,7 @@ async def test_the_reserve_is_made_at_the_start_and_nothing_large_is_stored_with
             with pytest.raises(RefusedError) as refused:
                 await alice.send(group)
             assert refused.value.status == 507
-            await until(lambda: f"{kept}: 1,048,576 bytes are to be kept" in faults(server).get("storage", ""))
+            await until(lambda: f"{kept}: the reserve of 1,048,576 bytes" in faults(server).get("storage", ""))
         await until(lambda: not faults(server))
         assert await alice.send(group) == 1
         assert kept.stat().st_size == 1024**2

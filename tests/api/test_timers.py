@@ -121,7 +121,7 @@ async def test_a_receipt_where_nothing_destroys_itself_writes_nothing(running: R
     assert await running.query(unread, UUID(room.bob.user_id).bytes) == [(4,)]
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MOST_TIMERS", 8), ("MOST_MESSAGES", 2)])
+@pytest.mark.parametrize(("bound", "value"), [("MAX_TIMERS", 8), ("MAX_MESSAGES", 2)])
 async def test_a_group_has_so_many_at_most(room: Room, monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
     """Each is for three members, and each page passes over those that its reader may not see."""
     monkeypatch.setattr(stored, bound, value)

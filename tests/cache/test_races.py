@@ -142,10 +142,10 @@ async def test_who_hears_of_a_message_finds_it(running: Running) -> None:
     order: list[str] = []
     memory, events = running.app[app_keys.GROUPS], running.app[app_keys.EVENTS]
     with pytest.MonkeyPatch.context() as patch:
-        for name, told in (("hear", memory), ("publish", events)):
+        for name, told in (("add_news", memory), ("publish", events)):
             patch.setattr(told, name, noted(order, name, getattr(told, name)))
         await alice.send(group)
-    assert order[:2] == ["hear", "publish"]
+    assert order[:2] == ["add_news", "publish"]
     assert await bob.numbers(group, 3) == [4]
 
 

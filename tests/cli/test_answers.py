@@ -161,5 +161,5 @@ def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkey
     group_id = UUID(bytes=bytes(range(16)))
     done = CliRunner().invoke(main, ["archive", "restore", str(group_id)])
     assert done.exit_code == 0, done.stderr
-    assert "3 messages are in the database again" in done.stdout
+    assert "restored 3 messages to the database" in done.stdout
     assert restored == [group_id.bytes]

@@ -68,8 +68,8 @@ def test_that_there_is_no_copy_of_the_vault_is_told(store: KeyedBackups, back_up
     result = back_up(store.backups)
     done(result)
     assert result.stderr == (
-        f"note: the backup cannot be read without {store.config.vault_path}, of which there is no copy: set"
-        " vault.copies, or give --vault-copy\n"
+        f"note: the backup cannot be read without {store.config.vault_path}, which has no copy: set"
+        " vault.copies, or use --vault-copy\n"
     )
     result = back_up(store.backups, settings=f'[vault]\ncopies = ["{tmp_path}/copy"]\n')
     assert "the vault" not in done(result) + result.stderr

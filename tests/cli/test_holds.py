@@ -173,7 +173,7 @@ async def test_a_deleted_group_is_held_by_its_id_until_all_of_it_is_erased(runni
     for group in (held, lost):
         await alice.send(group)
         await alice.post(f"/groups/{group}/delete")
-    assert "use the id for a deleted" in refused(await call(run, "hold", "add", "--group", "held", *WHY))
+    assert "use the id for a deleted group" in refused(await call(run, "hold", "add", "--group", "held", *WHY))
     added = done(await call(run, "hold", "add", "--group", held, *WHY))
     assert added == f"hold 1: covers all messages of the group {held}, which is deleted\n"
     assert (await listed(run))[0]["subject"] == ""
@@ -192,7 +192,7 @@ async def test_a_deleted_user_is_held_by_id_while_anything_is_left_commits_too(r
     await commit(bob, group)
     for each in (bob, carol):
         await each.post("/delete-account", password=PASSWORD)
-    assert "use the id for a deleted" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
+    assert "use the id for a deleted account" in refused(await call(run, "hold", "add", "--user", "bob", *WHY))
     added = done(await call(run, "hold", "add", "--user", bob.user_id, *WHY))
     assert added == f"hold 1: covers all messages sent by the user {bob.user_id}, which is deleted\n"
     done(await call(run, "hold", "release", "1"))
@@ -288,7 +288,7 @@ def test_with_an_archive_a_hold_is_in_force_at_once_and_waits_for_the_run_under_
         assert thread.is_alive()
     thread.join(PATIENCE)
     assert done(results[0]).startswith("hold 1: covers all messages sent by the user alice")
-    assert "waiting for the cleanup run under way" in results[0].stderr
+    assert "waiting for the running cleanup" in results[0].stderr
     assert "waiting" not in run("hold", "add", "--user", "alice", *WHY).stderr
 
 

@@ -116,9 +116,9 @@ def test_what_goes_from_the_left_leaves_at_most_a_node_for_each_level(gone: int)
 
 def test_a_block_that_lives_whole_has_one_node_and_one_that_is_gone_none() -> None:
     assert tree.without((ROOT,), []) == (ROOT,)
-    assert tree.restricted((ROOT,), [ALL]) == (ROOT,)
+    assert tree.restrict_to((ROOT,), [ALL]) == (ROOT,)
     assert tree.without((ROOT,), [ALL]) == ()
-    assert tree.restricted((ROOT,), []) == ()
+    assert tree.restrict_to((ROOT,), []) == ()
 
 
 def test_a_single_message_costs_at_most_sixteen_nodes_and_a_neighbour_that_goes_too_takes_one_back() -> None:
@@ -129,4 +129,4 @@ def test_a_single_message_costs_at_most_sixteen_nodes_and_a_neighbour_that_goes_
 
 def test_what_is_lost_does_not_come_back_by_asking_for_it() -> None:
     nodes = tree.without((ROOT,), [Range(10, 20)])
-    assert tree.restricted(nodes, [Range(0, 15)]) == tree.restricted((ROOT,), [Range(0, 9)])
+    assert tree.restrict_to(nodes, [Range(0, 15)]) == tree.restrict_to((ROOT,), [Range(0, 9)])

@@ -185,4 +185,4 @@ def test_the_ranges_of_a_block_are_those_within_it() -> None:
         inside = {number % tree.BLOCK for number in numbers if number // tree.BLOCK == block}
         assert {number for first, last in chosen for number in range(first, last + 1)} == inside
     assert store_module._within([Range(10, LAST_NUMBER)], 2**40) == [Range(0, tree.BLOCK - 1)]
-    assert tree.restricted((), [Range(0, 1)]) == ()
+    assert tree.restrict_to((), [Range(0, 1)]) == ()

@@ -64,7 +64,7 @@ LISTENING = {
         ),
         (
             {"event": "needs_restart", "settings": ["admin.listen_port", "spark.master"], "level": "warning"},
-            "warning: takes a restart: admin.listen_port, spark.master",
+            "warning: needs a restart: admin.listen_port, spark.master",
         ),
         ({"event": "stopped"}, "stopped"),
         ({"event": "storage_fault", "level": "error", "room": None, "is_full": True},

@@ -14,7 +14,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import users
 from tests.support import stores
 from tests.support.client import API, PASSWORD, Client, expect
-from tests.support.listening import Listener, listening
+from tests.support.listening import StreamConnection, listening
 from tests.support.server import ServerProcess, conclave
 from tests.support.terminal import at_a_terminal
 
@@ -43,7 +43,7 @@ async def log_in(client: Client, name: str, password: str) -> Client:
 
 
 @contextlib.asynccontextmanager
-async def ends_soon(stream: Listener) -> AsyncIterator[None]:
+async def ends_soon(stream: StreamConnection) -> AsyncIterator[None]:
     """The stream ends soon after what the block does."""
     assert not stream.response.content.is_eof()
     yield

@@ -89,9 +89,9 @@ class StoreAlone:
             return NotMemberError.status, int(NotMemberError.code)
         except ApiError as error:
             return error.status, int(error.code)
-        doubt = found.doubt
-        claimed = doubt.claimed(min(after, found.member.group.last_seq))
-        self.up_to, self.doubts = max(claimed, doubt.fetched(after, found.fetched_up_to)), doubt != NO_OMISSIONS
+        omissions = found.omissions
+        claimed = omissions.claimed(min(after, found.member.group.last_seq))
+        self.up_to, self.doubts = max(claimed, omissions.fetched(after, found.fetched_up_to)), omissions != NO_OMISSIONS
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:

@@ -124,7 +124,7 @@ class Chat:
     @property
     def wrong(self) -> str:
         """What is said by the field about the line in it."""
-        return self.chat_screen._wrong
+        return self.chat_screen._error
 
     def press(self, *keys: str) -> None:
         """Press keys as fast as a terminal hands them over; a text of several characters is one key's name."""

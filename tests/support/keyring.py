@@ -38,7 +38,7 @@ class Keyring(PlaintextCodec):
     def drop_resend(self, key: int) -> None:
         self.again = [each for each in self.again if each.key != key]
 
-    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+    def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         self.again = [each for each in self.again if each.group_id != group_id or each.original not in numbers]
 
     def view(self, group_id: UUID) -> GroupView:

@@ -63,7 +63,7 @@ def everything(**view: Any) -> dict[str, Any]:
         {
             "at": now - 950,
             "kind": "danger",
-            "text": "bob: This member's keys let you in, but the server named another inviter.",
+            "text": "bob: This member added you, but the server named another inviter.",
         },
     ]
     sending = [

@@ -11,7 +11,7 @@ COUNT, BODY_BYTES = 20_000, 1024
 
 WRITE_MANY = f"""
 import os, resource, sys
-from conclave.system.process_limits import give_back_large
+from conclave.system.process_limits import set_mmap_threshold
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
@@ -19,7 +19,7 @@ def resident():
     with open("/proc/self/statm") as numbers:
         return int(numbers.read().split()[1]) * resource.getpagesize()
 
-give_back_large()
+set_mmap_threshold()
 write, sender, body = page_writer.message_writer(Format(sys.argv[1])), os.urandom(16), os.urandom({BODY_BYTES})
 before = resident()
 kept = [write(number, sender, body, 1_700_000_000, 0) for number in range({COUNT})]

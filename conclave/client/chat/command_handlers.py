@@ -251,9 +251,9 @@ async def set_expiry(context: CommandContext, rest: str) -> None:
         text = f"Messages in {room.name} will be {formatting.policy(effective)}.{decided}\n\n{what}"
         if not await context.confirm("Change expiry?", text, "Change"):
             return
-    is_as_before = room.expiry == effective
+    is_unchanged = room.expiry == effective
     await conversation.retention.change(group_id, expiry, dry_run=False)
-    if is_as_before:  # otherwise a notice appears in the group
+    if is_unchanged:  # otherwise a notice appears in the group
         context.show_status(f"Messages in {room.name} are still {formatting.policy(effective)}.{decided}")
 
 

@@ -28,7 +28,7 @@ class Command:
     @property
     def usage(self) -> str:
         """The command's syntax."""
-        return f"/{self.name} {self.takes}".rstrip()
+        return f"/{self.name} {self.arguments}".rstrip()
 
 
 class _RoomContext:

@@ -215,8 +215,8 @@ class Rooms:
             name, rooms, lambda each: each.label
         )
         found = found or find_by_name(name, rooms, lambda each: each.group.alias)
-        begun = [each for each in rooms if any(it.lower().startswith(name.lower()) for it in each.names)]
-        return found or (begun[0] if name and len(begun) == 1 else None)
+        matches = [each for each in rooms if any(it.lower().startswith(name.lower()) for it in each.names)]
+        return found or (matches[0] if name and len(matches) == 1 else None)
 
     def known_name(self, user_id: UUID) -> str | None:
         """Return the username of a user, or None. Aliases are not unique."""

@@ -55,7 +55,7 @@ class KnownKeys:
             return known or KnownKey(user_id, seen, Trust.UNKNOWN)
         return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
 
-    def record(self, member: MlsMember) -> KnownKey | None:
+    def record_key(self, member: MlsMember) -> KnownKey | None:
         """Record a member's key; return it if it has changed. Within a transaction."""
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)

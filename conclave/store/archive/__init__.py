@@ -1,1 +1,1 @@
-"""What the database knows of the archive: where messages are, what moves, what moved."""
+"""The database's records about the archive: the index, batches being moved, space to be reclaimed."""

@@ -1,1 +1,1 @@
-"""The engine of the hot store: connections, the one writer, group commit, the schema, what goes wrong."""
+"""The database engine of the hot store: connections, the writer, group commit, the schema, errors."""

@@ -38,7 +38,7 @@ def is_taken(path: Path) -> bool:
     return True
 
 
-def at_rest(path: Path) -> tuple[int, int] | None:
+def closed_state(path: Path) -> tuple[int, int] | None:
     """Return size and mtime of a database that no process has open; None if it has a write-ahead log.
 
     While these do not change, it may be opened as ``frozen``, which creates no files beside it.

@@ -152,7 +152,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEnt
             head = found or _Head(ledger_id, written, written, 0, 0)
             _require_own(path, head.ledger_id, ledger_id)
             if head.last_change < written:
-                raise LedgerError(_cut(path))
+                raise LedgerError(_truncated(path))
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
         reach("ledger.synced")
@@ -246,7 +246,7 @@ def require_sound(path: Path, ledger_id: str, written: int) -> None:
     if found.damage:
         raise LedgerError(f"{path}: {found.damage}")
     if found.last_change < written:
-        raise LedgerError(_cut(path))
+        raise LedgerError(_truncated(path))
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:
@@ -258,7 +258,7 @@ def file_stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def set_aside(path: Path) -> None:
+def rename_unusable(path: Path) -> None:
     """Rename an unusable ledger, so that a new one is created. Does nothing if it is missing."""
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f"{path.name}{UNUSABLE}"))
@@ -319,14 +319,14 @@ def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[LedgerEntr
         connection.execute(
             "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
         )
-    told = [each for each in added if each.kind != RESTORE]
+    changes = [each for each in added if each.kind != RESTORE]
     # A restore from an incomplete ledger records that: earlier backups need the missing entries.
     reached = [(each.state or {}).get("complete_after", 0) for each in added if each.kind == RESTORE]
     head = _Head(
         head.ledger_id,
         max(head.complete_after, *reached, 0),
         max(head.last_change, *(each.change for each in added), 0),
-        told[-1].at if told else head.until,
+        changes[-1].at if changes else head.until,
         head.entries + len(added) - gone,
     )
     _set_head(connection, head)
@@ -397,7 +397,7 @@ def _require_own(path: Path, found: str, ledger_id: str) -> None:
         raise LedgerError(f"{path}: is the ledger of another database")
 
 
-def _cut(path: Path) -> str:
+def _truncated(path: Path) -> str:
     return f"{path}: is truncated, or was replaced by an older one"
 
 

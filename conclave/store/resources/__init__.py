@@ -1,1 +1,1 @@
-"""What the hot store knows, a module a resource."""
+"""The resources in the hot store, one module for each."""

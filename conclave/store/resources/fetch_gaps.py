@@ -129,7 +129,7 @@ def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: M
 
 
 def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
-    """Tell whether anything of what a member missed may be seen."""
+    """Return whether any message of a gap may be seen."""
     group, before = member.group, gap.first - 1
     archived = stretches.stretch(connection, group, before, view)
     if archived and any(part.first_seq <= gap.last for part in archived.parts):

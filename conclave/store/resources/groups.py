@@ -12,8 +12,8 @@ from uuid import uuid4
 from conclave.failpoints import reach
 from conclave.retention import marks
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
+from conclave.retention.rules import POLICY_COLUMNS, policy_of_row
 from conclave.store import bodies
 from conclave.store.engine.faults import StoreFullError
 from conclave.store.lists import Listing, ListPart, Span
@@ -107,7 +107,7 @@ class GroupRow:
     @property
     def policy(self) -> GroupPolicy:
         """The policy in force."""
-        return of_row(
+        return policy_of_row(
             *(self.effective_expiry, self.least_lifetime, self.hold_limit),
             *(self.keeps_commits, self.erases, self.policy_source),
         )
@@ -142,7 +142,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" taken_back_count, {OF_POLICY}"
+    f" taken_back_count, {POLICY_COLUMNS}"
 )
 
 
@@ -290,7 +290,7 @@ def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[by
     bodies.erase(connection, [row[0] for row in (*infos, *carried)])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
-    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
+    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {POLICY_COLUMNS}"
     connection.execute(
         f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?",
         (now, *key),

@@ -25,7 +25,7 @@ def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_la
     )
 
 
-def regular_of(connection: sqlite3.Connection, user_id: bytes) -> set[bytes]:
+def regular_packages(connection: sqlite3.Connection, user_id: bytes) -> set[bytes]:
     """Return the regular key packages of a user."""
     rows = connection.execute(
         "SELECT package_body FROM key_packages WHERE user_id = ? AND NOT is_last_resort", (user_id,)

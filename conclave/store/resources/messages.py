@@ -1,4 +1,4 @@
-"""Messages of the hot store: append one under the group's counter, and read a page of them."""
+"""Messages of the hot store: append them, and read pages."""
 
 import sqlite3
 from collections import Counter
@@ -26,17 +26,17 @@ from conclave.store.resources.users import ID_BYTES
 from conclave.store.sender_index import SENT
 
 PAGE_BYTES = 2 * 1024 * 1024
-"""A page has at most 2 MiB of bodies, or one message: so any page is written and sent at once."""
+"""A page has at most 2 MiB of bodies, or a single message, so it is encoded and sent as a whole."""
 
 
 COLUMNS = "group_key, sequence_num, sender_id, is_commit, created_at, size"
-"""What is stored of a message beside its body. ``size``: bytes of the body, as the client sent it."""
+"""The columns of a message, without its body. ``size``: bytes of the body, before encryption."""
 
 
 class MessageDraft(NamedTuple):
-    """A message that is to be stored.
+    """A message to be stored.
 
-    ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
+    ``self_destruct_seconds``: how long each reader may see it after reading it; 0: not self-destructing.
     """
 
     group_key: int
@@ -47,7 +47,7 @@ class MessageDraft(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
+    """A stored message. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
     ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and Piece.
     """
@@ -62,10 +62,10 @@ class MessageRow(NamedTuple):
 
 
 class EncodeMessage(Protocol):
-    """Writes a message as its readers get it: number, sender's id, body, Unix second at which it was stored.
+    """Encodes a message for its readers.
 
-    ``expires_at``: the first Unix second at which it is no longer served because of its age, 0 for none. ``redacted``:
-    the reader sees only that it is there; ``body`` is empty.
+    ``created_at``: Unix seconds. ``expires_at``: the first Unix second at which it is no longer served because of its
+    age; 0: never. ``redacted``: the reader sees only that it exists; ``body`` is empty.
     """
 
     def __call__(
@@ -79,14 +79,14 @@ class EncodeMessage(Protocol):
         *,
         redacted: bool = False,
     ) -> bytes:
-        """Return the message as it is written."""
+        """Return the encoded message."""
 
 
 class EncodedMessage(NamedTuple):
-    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of MessageRow.
+    """A message as encoded for its readers. ``created_at`` and ``is_kept``: see MessageRow.
 
-    ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
-    ``is_redacted``: it says only that the message is there.
+    ``redact_at``: the first Unix second at which it must be redacted for this reader; FOREVER: never. ``is_redacted``:
+    it is redacted already.
     """
 
     sequence_num: int
@@ -101,10 +101,10 @@ class EncodedMessage(NamedTuple):
 class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``visibility``: what the
-    reader may see. ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty.
-    ``touch``: the page was read as of this touch. ``end``: all visible messages up to this number are here; None if
-    that is not known. ``doubt``: for what it does not count.
+    ``fetched_up_to``: the watermark of the reader after the response, unless reduced by ``omissions``. ``visibility``:
+    what the reader may see. ``archived``: archived messages that come first; if there are any, ``messages`` is empty.
+    ``touch``: the last touch when the page was read. ``end``: the page has all visible messages up to this number; None
+    if unknown. ``omissions``: messages omitted because the clock is in doubt.
     """
 
     messages: list[EncodedMessage]
@@ -114,14 +114,14 @@ class MessagePage:
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    doubt: Omissions = fetch_gaps.NO_OMISSIONS
+    omissions: Omissions = fetch_gaps.NO_OMISSIONS
 
 
 def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
-    """Store messages (at most some hundreds) and return what caches have to hear of them. Raises StoreFullError.
+    """Store messages (at most some hundreds) and return the news for caches. Raises StoreFullError.
 
-    A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
-    not those that others sent before it.
+    A sender's watermark is raised only if it was at the group's last number: the sender may not have fetched earlier
+    messages of others.
     """
     stored = _append(connection, drafts, now)
     connection.executemany(
@@ -134,10 +134,10 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
 def append_stored(
     connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
 ) -> MessageStored:
-    """Make the stored body ``body_id`` a message, and return what caches have to hear of it.
+    """Turn the stored body ``body_id`` into a message, and return the news for caches.
 
-    The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
-    that it is a message now, and has to fetch it. A mark that a wrong clock left ahead of ``now`` does not hide it.
+    The sender need not be a member. The sender's watermark is not raised: the body may be old, and the sender has to
+    fetch the message. Marks that a wrong clock left in the future do not hide it.
     """
     body = bodies.get(connection, body_id)
     bodies.erase(connection, [body_id])
@@ -176,7 +176,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
 
 
 def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> MessageFacts | None:
-    """Return what is known of a message of the hot store but its body; None if it is not there."""
+    """Return the metadata of a message of the hot store; None if it is not there."""
     row = connection.execute(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group_key, number),
@@ -185,7 +185,7 @@ def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Me
 
 
 def usage_of_sender(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
-    """Return how many application messages of a user the hot store has, and how many bytes their bodies have."""
+    """Return the number of a user's application messages in the hot store, and the size of their bodies in bytes."""
     messages, size = connection.execute(
         f"SELECT count(*), ifnull(sum(size), 0) FROM {SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,)
     ).fetchone()
@@ -204,12 +204,12 @@ def read_page(
     *,
     include_redacted: bool = False,
 ) -> MessagePage:
-    """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
+    """Read up to ``limit`` visible messages with numbers greater than ``after``.
 
-    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
-    messages that the reader sees only redacted are there too, without their bodies. The page gets fewer messages
-    if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next messages are in
-    the archive, the page has none, and says where they are. Raises NoMembershipError.
+    ``write``: encodes a message. ``taken``: bytes of bodies that the page has already. ``include_redacted``: include
+    messages that are redacted for the reader, without their bodies. The page has fewer messages if their bodies would
+    exceed PAGE_BYTES, but at least one if ``taken`` is 0. If the next messages are in the archive, the page has only
+    their location. Raises NoMembershipError.
     """
     touch = invalidation.last_invalidation(connection)
     member = members.current(connection, group_id, user_id, clock)
@@ -222,21 +222,21 @@ def read_page(
     if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
-    doubt = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
+    omissions = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
     if archived:
-        return MessagePage([], member, confirmed, view, archived, touch, doubt=doubt)
+        return MessagePage([], member, confirmed, view, archived, touch, omissions=omissions)
     begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, view, seen_by_one, begin, taken, write)
+    served, count = _read_served(connection, group, limit, view, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
-        # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return MessagePage(served, member, max(end, confirmed), view, None, touch, doubt=doubt)
-    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, doubt)
+        # The page depends on the reader, so ``end`` is None. Messages hidden from this reader count as fetched.
+        return MessagePage(served, member, max(end, confirmed), view, None, touch, omissions=omissions)
+    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, omissions)
 
 
 def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
@@ -252,12 +252,12 @@ def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMess
 
 
 def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
-    """Return the first number greater than ``after`` of a message that is not the same for all readers at all times."""
+    """Return the first number greater than ``after`` of a self-destructing or withdrawn message, or None."""
     found = (each.first_after(connection, group_key, after) for each in (timers, taken_back))
     return min((number for number in found if number is not None), default=None)
 
 
-def _served(
+def _read_served(
     connection: sqlite3.Connection,
     group: GroupRow,
     limit: int,
@@ -267,10 +267,10 @@ def _served(
     taken: int,
     write: EncodeMessage,
 ) -> tuple[list[EncodedMessage], int]:
-    """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
+    """Encode the messages of a page, without those erased meanwhile; return them, and how many rows were found.
 
-    ``timed``: None if no message there destroys itself. Only if all are read, none may be left: an empty page says that
-    nothing follows.
+    ``timed``: None if no message there is self-destructing or withdrawn. The result is empty only at the end of the
+    messages: an empty page means that nothing follows.
     """
     while True:
         if timed:
@@ -279,18 +279,18 @@ def _served(
             found, sizes = _rows(connection, group.group_key, limit, view, begin)
         fitting = found[: _fitting(sizes, taken)]
         served = _with_bodies(connection, group, fitting, view, write)
-        # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
+        # If nothing fits beside what the page has already, the page ends here.
         if served or not fitting or len(fitting) == len(found) < limit:
             return served, len(found)
         begin = fitting[-1].sequence_num
 
 
 _Rows = tuple[list[MessageRow], list[int]]
-"""The messages of a page without their bodies, and of how many bytes of each the reader gets."""
+"""The messages of a page without bodies, and the sizes of the bodies that the reader gets."""
 
 
 def _fitting(sizes: Sequence[int], taken: int) -> int:
-    """Return how many messages have room on the page, from the first one on."""
+    """Return how many messages fit on the page, counted from the first."""
     total = taken
     for count, size in enumerate(sizes):
         total += size
@@ -302,7 +302,7 @@ def _fitting(sizes: Sequence[int], taken: int) -> int:
 def _with_bodies(
     connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], view: Visibility, write: EncodeMessage
 ) -> list[EncodedMessage]:
-    """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
+    """Encode messages. Bodies of redacted messages are not read, and messages with destroyed keys are omitted."""
     shown = [each.sequence_num for each in found if not view.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
     opened = dict(zip(shown, bodies.decrypt(connection, group.group_id, shown, stored), strict=True))
@@ -317,7 +317,7 @@ def _with_bodies(
 def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, after: int) -> _Rows:
     """Return the messages of a page.
 
-    SQLite gives them as one row, see ``bodies.of_messages``: each column as one text.
+    SQLite returns them as one row, each column as one text, see ``bodies.of_messages``.
     """
     admitted, is_kept = view.hot
     *columns, senders = connection.execute(
@@ -332,7 +332,9 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visi
     numbers, times, kept, sizes = orjson.loads(f"[[{'],['.join(columns)}]]")
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
-    rows = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
+    rows = sorted(
+        zip(numbers, sent_by, times, kept, sizes, strict=True)
+    )  # SQLite does not guarantee the order of group_concat
     found = [MessageRow(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
     return found, [row[4] for row in rows]
 
@@ -340,7 +342,7 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visi
 def _timed_rows(
     connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, timed: ReaderMessages, after: int
 ) -> _Rows:
-    """Return the messages of a page of a group that has self-destructing ones."""
+    """Return the messages of a page that has self-destructing or withdrawn ones."""
     admitted, is_kept = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, size"

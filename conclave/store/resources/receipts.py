@@ -1,11 +1,11 @@
-"""Receipts: what each cleanup run has erased of each group, by which rule. They hold no content and no names.
+"""Receipts: what each cleanup run has erased of each group, by which rule. They contain no content and no names.
 
-Each receipt has a hash over itself and the receipt before it. So none can be changed or removed without changing all
-that follow; a later hash that was kept elsewhere shows it. What the run under way erases is noted with it, in the same
-transaction, and becomes receipts when the run ends, or when the next one does.
+Each receipt has a hash of itself and of the previous receipt's hash. So a change or removal alters all later hashes,
+and is detected by a later hash that was kept elsewhere. Erasures are recorded in their own transactions, and become
+receipts at the end of the run, or of the next one.
 
-What both tiers have counts once. The one exception: if a run dies after it has appended a batch to the archive, and
-before it has verified it, what is erased before the next run has found it there counts twice.
+Messages in both tiers are counted once. There is one exception: if a run dies after appending a batch to the archive
+and before verifying it, messages of the batch that are erased before the next verification are counted twice.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class ErasedMessages:
-    """Messages of one group that one rule has erased.
+    """Messages of a group that a rule has erased.
 
-    ``last_seq``: the greatest number among them. ``newest``: when the newest of them was stored, Unix seconds.
+    ``last_seq``: their greatest number. ``newest``: when the newest was stored, Unix seconds.
     """
 
     rule: str
@@ -52,12 +52,12 @@ class Receipt:
 
 
 def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages) -> None:
-    """Note what is erased in this transaction. The group, or its tombstone, has to be there still."""
+    """Record what is erased in this transaction. The group, or its tombstone, must still exist."""
     connection.execute(
         "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
         " SELECT ?1, ?2, ?3, ?4, ?5, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
         " ifnull((SELECT group_id FROM tombstones WHERE group_key = ?1), x''))"
-        # Without a condition SQLite takes ON for the beginning of a join.
+        # Without WHERE, SQLite parses ON as part of a join.
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
         " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
         (group_key, *values(erased)),
@@ -65,7 +65,7 @@ def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages)
 
 
 def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
-    """Make receipts of at most CHUNK of what is noted; return whether there is more. The keys are lost already."""
+    """Turn at most CHUNK recorded erasures into receipts; return whether there are more. Destroy the keys first."""
     noted = connection.execute(
         "SELECT group_key, rule, group_id, messages, last_seq, newest FROM erasures LIMIT ?",
         (CHUNK,),
@@ -84,9 +84,9 @@ def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
 
 
 def prune(connection: sqlite3.Connection, before: int) -> bool:
-    """Remove at most CHUNK of the oldest receipts, as far as they were made before the Unix second ``before``.
+    """Remove at most CHUNK of the oldest receipts that were made before the Unix second ``before``.
 
-    Returns whether there may be more. The chain goes on from the hash of the last one removed.
+    Returns whether there may be more. The chain continues from the hash of the last one removed.
     """
     oldest = connection.execute(
         "SELECT receipt_id, at, hash FROM receipts ORDER BY receipt_id LIMIT ?", (CHUNK,)
@@ -106,8 +106,8 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 class Chain:
     """The state of the chain of receipts.
 
-    ``count`` and ``last_id``: of the receipts that are kept. ``head``: the hash of the last one, which tells of all
-    before it. ``broken_at``: the number of the first receipt that does not follow from the one before; None for none.
+    ``count`` and ``last_id``: of the stored receipts. ``head``: the hash of the last one, which covers all previous
+    ones. ``broken_at``: the number of the first receipt that does not match its predecessor, or None.
     """
 
     count: int
@@ -117,7 +117,7 @@ class Chain:
 
 
 def verify(connection: sqlite3.Connection) -> Chain:
-    """Compute the whole chain again."""
+    """Verify the whole chain, and return its state."""
     last_id, former = connection.execute("SELECT receipt_id, hash FROM receipts_anchor").fetchone()
     count, broken_at = 0, None
     for receipt in _all(connection, "ORDER BY receipt_id"):
@@ -129,7 +129,7 @@ def verify(connection: sqlite3.Connection) -> Chain:
 
 
 def is_known(connection: sqlite3.Connection, receipt_id: int, digest: bytes) -> bool:
-    """Tell whether the receipt of that number has this hash, or is one of those before the oldest that is kept."""
+    """Return whether the receipt of that number has this hash, or is older than the oldest stored one."""
     row = connection.execute(
         "SELECT hash FROM receipts WHERE receipt_id = ?1"
         " UNION ALL SELECT hash FROM receipts_anchor WHERE receipt_id = ?1",
@@ -142,21 +142,21 @@ def is_known(connection: sqlite3.Connection, receipt_id: int, digest: bytes) -> 
 
 
 def of_group(connection: sqlite3.Connection, group_id: bytes, limit: int) -> list[Receipt]:
-    """Return the last ``limit`` receipts of a group, the newest first."""
+    """Return the last ``limit`` receipts of a group, newest first."""
     return list(_all(connection, "WHERE group_id = ? ORDER BY receipt_id DESC LIMIT ?", group_id, limit))
 
 
-def reaching(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
-    """Return the first ``limit`` receipts of a group, the oldest first, that may be those of one message.
+def may_include(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
+    """Return the first ``limit`` receipts of a group, oldest first, that may include a message.
 
-    A receipt has only the greatest number that went, so each with this number or a greater one may be it.
+    A receipt has only the greatest erased number, so each with this number or a greater one may include the message.
     """
     chosen = "WHERE group_id = ? AND last_seq >= ? ORDER BY receipt_id LIMIT ?"
     return list(_all(connection, chosen, group_id, sequence_num, limit))
 
 
 def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
-    """Return the last ``limit`` receipts of all groups, the newest first."""
+    """Return the last ``limit`` receipts of all groups, newest first."""
     return list(_all(connection, "ORDER BY receipt_id DESC LIMIT ?", limit))
 
 
@@ -172,7 +172,7 @@ def _last(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _hash(former: bytes, receipt: Receipt) -> bytes:
-    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON."""
-    *told, _ = values(receipt)
-    content = [each.hex() if isinstance(each, bytes) else each for each in told]
+    """Return the SHA-256 of the previous hash and of the receipt's values as a JSON list."""
+    *covered, _ = values(receipt)
+    content = [each.hex() if isinstance(each, bytes) else each for each in covered]
     return hashlib.sha256(former + orjson.dumps(content)).digest()

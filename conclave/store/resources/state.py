@@ -1,4 +1,4 @@
-"""The server's own state: its policy settings, when it was last alive, and whether its clock is right."""
+"""The server's state: its policy settings, when it was last alive, and its clock."""
 
 import json
 import sqlite3
@@ -16,9 +16,9 @@ from conclave.store.resources import audit
 
 @dataclass(frozen=True)
 class ClockState:
-    """What the store knows of the clock.
+    """The stored state of the clock.
 
-    ``fault``: what is wrong with it, "" for nothing. ``floor``: the time that the clock must not fall below.
+    ``fault``: what is wrong with it, "" if nothing. ``floor``: the time that the clock must not fall below.
     """
 
     fault: str = ""
@@ -26,37 +26,37 @@ class ClockState:
 
 
 def clock_state(connection: sqlite3.Connection) -> ClockState:
-    """Return what is known of the clock, without reading it; an empty ClockState before the server's first start."""
+    """Return the stored state of the clock; an empty ClockState before the server's first start."""
     row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
     return ClockState(row[0], Floor(row[1], row[2])) if row else ClockState()
 
 
 def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
-    """Return the settings that the server last ran with; None before its first start."""
+    """Return the settings with which the server last ran; None before its first start."""
     text = stored_text(connection)
     return PolicySettings.from_mapping(json.loads(text)) if text is not None else None
 
 
 def stored_text(connection: sqlite3.Connection) -> str | None:
-    """Return what ``stored_policy`` is read from. That takes 6 ms with 1,000 overrides, and this a hundredth of it."""
+    """Return the JSON of ``stored_policy``, whose parsing takes 6 ms with 1,000 overrides."""
     row = connection.execute("SELECT policy_settings FROM server_state").fetchone()
     return row[0] if row else None
 
 
 class PolicyFrozenError(Exception):
-    """The policy must not change now. The message says what to do."""
+    """The policy must not change while the clock is wrong. The message says what to do."""
 
 
 class PolicyChangeError(Exception):
-    """The policy would hide so much at once that an operator has to agree. The message says how."""
+    """The policy would hide so much that an operator has to confirm it. The message says how."""
 
 
 @dataclass(frozen=True)
 class StartResult:
-    """How the server began.
+    """The result of the server's start.
 
-    ``former``: the settings that it last ran with, None before its first start. ``change``: what the new ones do.
-    ``clock_fault``: what is wrong with the clock, "" for nothing.
+    ``former``: the settings with which it last ran, None before its first start. ``change``: the effect of the new
+    ones. ``clock_fault``: what is wrong with the clock, "" if nothing.
     """
 
     former: PolicySettings | None = None
@@ -70,9 +70,9 @@ def begin_serving(
     """Make ``policy`` the settings in force.
 
     If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
-    the last second at which the server was alive or a cleanup run acted. After a crash, the sessions that were in use
-    shortly before it get the extension that was not written. ``accepts_change``: an operator agrees to a large change.
-    Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
+    the last second at which the server was alive or a cleanup run acted. After a crash, sessions that were used shortly
+    before it are extended, since that was not stored. ``accepts_change``: an operator confirms a large change. Raises
+    PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
     """
     row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -119,9 +119,9 @@ def _adopt(
 
 
 def require_change_allowed(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> None:
-    """Raise PolicyFrozenError or PolicyChangeError if ``begin_serving`` would. Nothing is written.
+    """Raise PolicyFrozenError or PolicyChangeError if ``begin_serving`` would. Writes nothing.
 
-    The connection must not be used for anything else afterwards: see ``rehearsal.rehearse``.
+    The connection must not be used afterwards, see ``rehearsal.rehearse``.
     """
     former = stored_policy(connection)
     if former is None or former == policy:
@@ -141,7 +141,7 @@ def _last_in_force(connection: sqlite3.Connection) -> int:
 
 def _require_right_clock(former: PolicySettings, policy: PolicySettings, fault: str) -> None:
     if fault and not policy.hides_as(former):
-        # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
+        # A wrong clock must not move marks; without marks, messages hidden by the old policy would reappear.
         raise PolicyFrozenError(
             f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
             " `conclave cleanup run --accept-clock`; start with the former settings first"
@@ -166,10 +166,10 @@ def _refusal(differing: list[str], change: SettingsImpact) -> str:
 def note_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
 ) -> ClockState:
-    """Note that the server runs, and return what is known of the clock now.
+    """Record that the server is running, and return the state of the clock.
 
-    ``floor``: the time that the server's clock has not fallen below. ``stopping``: the server ends here and has written
-    everything. The reading of a wrong clock is not stored, so the stored one stays right.
+    ``floor``: the floor of the server's clock. ``stopping``: the server is ending, and has written everything. The
+    reading of a wrong clock is not stored.
     """
     stored = clock_state(connection).floor
     acted_until = stored.acted_until
@@ -178,30 +178,28 @@ def note_alive(
     fault = _noted(connection, check_clock_quickly(connection, clock, acted_until))
     if not fault:
         connection.execute("UPDATE server_state SET last_alive = ?1, acted_until = ?1", (max(acted_until, clock.wall),))
-        _know(connection, clock)
+        _store_reading(connection, clock)
     connection.execute("UPDATE server_state SET stopped_cleanly = ?", (stopping,))
     return clock_state(connection)
 
 
 def begin_run(connection: sqlite3.Connection, clock: Reading) -> ClockState:
-    """Note that a cleanup run acts on the clock from here on; return what is known of the clock.
-
-    Nothing is noted if something is wrong with the clock.
-    """
+    """Record that a cleanup run acts on the clock, unless it is wrong; return the state of the clock."""
     if not check_and_record_clock(connection, clock):
         connection.execute("UPDATE server_state SET acted_until = max(acted_until, ?)", (clock.wall,))
     return clock_state(connection)
 
 
 def latest_acted_on(connection: sqlite3.Connection, clock: Reading) -> int | None:
-    """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; None if nothing is."""
+    """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; otherwise None."""
     return clock_state(connection).floor.acted_until if check_clock_quickly(connection, clock) else None
 
 
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
-    """Store what was found wrong with the clock, unless a fault is stored already.
+    """Store a clock fault, unless one is stored already.
 
-    ``acceptances``: how often the clock had been accepted at that time. Nothing is stored if it was accepted since.
+    ``acceptances``: how often the clock had been accepted at the time of the check. Nothing is stored if it was
+    accepted since.
     """
     connection.execute(
         "UPDATE server_state SET clock_fault = ? WHERE clock_fault = '' AND clock_acceptances = ?", (fault, acceptances)
@@ -209,20 +207,20 @@ def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: in
 
 
 def probe(connection: sqlite3.Connection) -> None:
-    """Write a value that is stored already, to find out whether the disk takes it."""
+    """Write without a change, to check whether the disk is writable."""
     connection.execute("UPDATE server_state SET last_alive = last_alive")
 
 
 def check_and_record_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted.
+    """Return what is wrong with the clock, "" if nothing, and store it. A stored fault stays until it is accepted.
 
-    The newest stored message is looked at too.
+    Also compares the clock with the newest stored message.
     """
     return _noted(connection, check_clock(connection, clock))
 
 
 def check_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Do as ``check_and_record_clock``, but store nothing."""
+    """Do as ``check_and_record_clock``, without storing the fault."""
     return check_clock_quickly(connection, clock, _newest_stored(connection))
 
 
@@ -233,9 +231,9 @@ def _noted(connection: sqlite3.Connection, fault: str) -> str:
 
 
 def check_clock_quickly(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
-    """Return what is wrong with the clock, "" for nothing. It only reads, and looks at no message.
+    """Return what is wrong with the clock, "" if nothing, without comparing it with messages. Writes nothing.
 
-    ``acted_until``: a time that was acted on, Unix seconds, and that is not stored yet.
+    ``acted_until``: a time that was acted on and is not stored yet, Unix seconds.
     """
     row = connection.execute(
         "SELECT clock_wall, clock_since_boot, clock_boot_id, clock_fault, acted_until FROM server_state"
@@ -247,19 +245,19 @@ def check_clock_quickly(connection: sqlite3.Connection, clock: Reading, acted_un
 
 
 def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
-    """Count the clock as right, and forget what was found wrong with it, and later times that were acted on.
+    """Accept the clock: clear its fault, and lower the times that were acted on.
 
-    No stored time may lie ahead of it any more. A server that runs learns of it within a second.
+    The caller has corrected all future times. A running server notices it within a second.
     """
     connection.execute(
         "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
         " too_old_before = min(too_old_before, ?1), clock_acceptances = clock_acceptances + 1, clock_fault = ''",
         (clock.wall,),
     )
-    _know(connection, clock)
+    _store_reading(connection, clock)
 
 
-def _know(connection: sqlite3.Connection, clock: Reading) -> None:
+def _store_reading(connection: sqlite3.Connection, clock: Reading) -> None:
     connection.execute(
         "UPDATE server_state SET clock_wall = ?, clock_since_boot = ?, clock_boot_id = ?",
         (clock.wall, clock.since_boot, clock.boot_id),
@@ -267,7 +265,7 @@ def _know(connection: sqlite3.Connection, clock: Reading) -> None:
 
 
 def _newest_stored(connection: sqlite3.Connection) -> int:
-    """Return when the newest message was stored, Unix seconds, 0 for none. One look into an index for each group."""
+    """Return when the newest message was stored, Unix seconds; 0 if there is none. One index lookup for each group."""
     newest = connection.execute(
         "SELECT max((SELECT max(created_at) FROM messages WHERE messages.group_key = groups.group_key)) FROM groups"
     ).fetchone()[0]

@@ -1,7 +1,7 @@
-"""Messages that were taken back: everybody sees them only redacted, from that moment on, until they are erased.
+"""Messages that were taken back: redacted for all readers, until they are erased.
 
-What hides them is in ``retention/``: a row here is enough. It outlives the message for as long as receipts are kept:
-a device that was away for long learns from it what it must not keep.
+A row here hides a message, see ``retention/``. The row is kept as long as receipts are, so that devices that were
+offline for long can delete their copies.
 """
 
 import json
@@ -15,25 +15,25 @@ from conclave.store.resources import timers
 from conclave.store.resources.timers import Redaction
 
 MAX_PER_GROUP = 100_000
-"""A group has at most 100,000 messages that were taken back and are not erased: pages pass over them.
+"""A group has at most 100,000 messages that were taken back and are not erased, since pages skip over them.
 
-A least lifetime or a legal hold may keep them for long, and each read of the archive is told their numbers.
+A minimum lifetime or a legal hold may keep them for long, and each read of the archive needs their numbers.
 """
 
 MAX_LISTED = 1_000
-"""At most 1,000 numbers of messages that were taken back are in an answer."""
+"""A response has at most 1,000 numbers of messages that were taken back."""
 
 MESSAGES_PER_STEP = 64
-"""Of at most 64 messages members are told in one transaction."""
+"""Notifications for at most 64 messages are taken in one transaction."""
 
 ROWS_PER_STEP = 256
-"""At most 256 rows are looked at in a step."""
+"""A step processes at most 256 rows."""
 
 
 class TakenBack(NamedTuple):
-    """That a message was taken back. ``taken_at``: Unix seconds. ``taken_by``: a user's id; b"": it is not known.
+    """A withdrawal of a message. ``taken_at``: Unix seconds. ``taken_by``: a user's id; b"" if unknown.
 
-    ``is_erased``: neither tier has it any more.
+    ``is_erased``: the message is erased in both tiers.
     """
 
     taken_at: int
@@ -42,7 +42,7 @@ class TakenBack(NamedTuple):
 
 
 def find(connection: sqlite3.Connection, group_key: int, number: int) -> TakenBack | None:
-    """Return when and by whom a message was taken back; None: it was not."""
+    """Return when and by whom a message was taken back; None if it was not."""
     row = connection.execute(
         "SELECT taken_at, taken_by, erased FROM taken_back WHERE group_key = ? AND sequence_num = ?",
         (group_key, number),
@@ -61,7 +61,7 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
 
 
 def add(connection: sqlite3.Connection, group_key: int, number: int, taken: TakenBack) -> bool:
-    """Note that a message is taken back, and that its group's members are to be told; return False if it was before."""
+    """Take a message back, to be announced to the group's members; return False if it was taken back before."""
     added = connection.execute(
         "INSERT OR IGNORE INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (?, ?, ?, ?)",
         (group_key, number, taken.taken_at, taken.taken_by),
@@ -74,7 +74,7 @@ def add(connection: sqlite3.Connection, group_key: int, number: int, taken: Take
 
 
 def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
-    """Tell whether a message may be in either tier, or on its way from one to the other."""
+    """Return whether a message may be in either tier, or moving between them."""
     row = connection.execute(
         f"SELECT 1 FROM (SELECT ? AS group_key, ? AS sequence_num) AS taken WHERE {_IS_STORED}",
         (group_key, number),
@@ -101,42 +101,42 @@ _IS_STORED = f"({_HOT} OR {_MOVING} OR {_IN_PART.format('')})"
 
 
 def has_unnotified(connection: sqlite3.Connection) -> bool:
-    """Tell whether any member has to be told of a message that was taken back."""
+    """Return whether any member is still to be notified of a message that was taken back."""
     row = connection.execute("SELECT 1 FROM taken_back WHERE told_to IS NOT NULL LIMIT 1").fetchone()
     return row is not None
 
 
 def take_unnotified(connection: sqlite3.Connection, most: int = timers.NOTIFIED_PER_STEP) -> list[Redaction]:
-    """Note for members that they are to be told of messages that were taken back; return whom to tell of what.
+    """Take about ``most`` pending notifications of messages that were taken back, and return them.
 
-    At most about ``most``. Each is noted as missed, too, until ``timers.confirm_notified`` says otherwise.
+    Each is also recorded as missed until ``timers.confirm_notified`` is called.
     """
     rows = connection.execute(
         "SELECT group_key, sequence_num, told_to FROM taken_back WHERE told_to IS NOT NULL LIMIT ?",
         (MESSAGES_PER_STEP,),
     ).fetchall()
-    told: list[Redaction] = []
+    redactions: list[Redaction] = []
     for group_key, number, told_to in rows:
-        if len(told) >= most:
+        if len(redactions) >= most:
             break
         members = connection.execute(
             "SELECT member_id, user_id, group_id FROM members JOIN groups USING (group_key)"
             " WHERE group_key = ? AND member_id > ? ORDER BY member_id LIMIT ?",
             (group_key, told_to, most),
         ).fetchall()
-        told += timers.note_missed(connection, [(row[1], row[2], group_key, number) for row in members])
+        redactions += timers.note_missed(connection, [(row[1], row[2], group_key, number) for row in members])
         connection.execute(
             "UPDATE taken_back SET told_to = ? WHERE group_key = ? AND sequence_num = ?",
             (members[-1][0] if len(members) == most else None, group_key, number),
         )
     reach("taken_back.told")
-    return told
+    return redactions
 
 
 def sweep_step(connection: sqlite3.Connection) -> Step:
-    """Return the step, repeated for as long as there may be more, that notes which messages are in neither tier.
+    """Return a Step that marks messages as erased that are in neither tier, ROWS_PER_STEP rows at a time.
 
-    Each time it looks at ROWS_PER_STEP rows: under a legal hold very many may stay.
+    Under a legal hold there may be very many rows.
     """
     after = (0, 0)
 
@@ -161,14 +161,14 @@ def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
 
 
 class Numbers(NamedTuple):
-    """Some numbers of messages that were taken back, ascending. ``more``: whether there are others, or some follow."""
+    """Numbers of messages that were taken back, ascending. ``more``: whether there are more."""
 
     numbers: list[int]
     more: bool
 
 
 def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
-    """Return the MAX_LISTED messages of a group that were taken back last, erased or not."""
+    """Return the last MAX_LISTED messages of a group that were taken back, erased or not."""
     rows = connection.execute(
         "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?",
         (group_key, MAX_LISTED + 1),
@@ -178,7 +178,7 @@ def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
 
 
 def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -> Numbers:
-    """Return the first MAX_LISTED of a group's numbers greater than ``after`` that were taken back, erased or not."""
+    """Return the first MAX_LISTED numbers greater than ``after`` that were taken back in a group, erased or not."""
     rows = connection.execute(
         "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT ?",
         (group_key, after, MAX_LISTED + 1),
@@ -193,9 +193,9 @@ def forget_erased(
     numbers: Collection[int],
     parts: Sequence[tuple[int, int]],
 ) -> None:
-    """Note of messages that the archive does not have any more that they are erased, unless another place has them.
+    """Mark messages as erased that are gone from the archive, unless they are stored elsewhere.
 
-    ``numbers``: those that were looked for in ``parts`` (lifetime and span) of the archive, and are not there.
+    ``numbers``: those not found in ``parts`` (lifetime, span) of the archive.
     """
     elsewhere = _IN_PART.format(
         " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
@@ -210,9 +210,9 @@ def forget_erased(
 
 
 def prune(connection: sqlite3.Connection, before: int) -> bool:
-    """Delete the rows of erased messages that were taken back before a Unix second, some; tell whether more are left.
+    """Delete ROWS_PER_STEP rows of erased messages that were taken back before a Unix second.
 
-    It may be used as a Step of a cleanup run.
+    Returns whether more are left. It may be used as a Step of a cleanup run.
     """
     deleted = connection.execute(
         "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"

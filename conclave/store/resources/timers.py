@@ -1,8 +1,8 @@
 """Timers of self-destructing messages: one for each message and each member who has read it.
 
-Whether a message is hidden from a reader is decided by ``visibility.py``, from the times in these rows. What is here
-starts timers, notes that their readers are to be told of their ends, and forgets them with their messages. Who has left
-has no timer that counts: a membership that ends takes its own along, although their rows stay until the messages go.
+``visibility.py`` decides by these rows whether a message is hidden from a reader. This module starts timers, records
+pending notifications of their ends, and deletes them with their messages. Timers of ended memberships no longer count,
+although their rows stay until the messages are deleted.
 """
 
 import sqlite3
@@ -16,24 +16,24 @@ from conclave.store.engine.sqlite import placeholders
 from conclave.store.resources.members import Membership
 
 STARTED_PER_STEP = 2_048
-"""About 2,048 timers start in a transaction: senders wait for it."""
+"""About 2,048 timers start in a transaction, for which senders wait."""
 
 SWEPT_PER_STEP = 256
-"""At most 256 timers of messages that are gone are deleted in a step."""
+"""A step deletes at most 256 timers of deleted messages."""
 
 NOTIFIED_PER_STEP = 256
-"""At most 256 timers that have ended are told of in a transaction."""
+"""Notifications of at most 256 ended timers are taken in a transaction."""
 
 MAX_MISSED = 1_000
-"""A user learns at the next connect of the last 1,000 messages that were redacted meanwhile."""
+"""At most 1,000 missed redactions are stored for a user, to be sent at the next connect."""
 
 MAX_TIMERS = 10_000_000
-"""A group's self-destructing messages times its members: at most 10 million, which take about 1 GB on disk."""
+"""A group's self-destructing messages times its members is at most 10 million, which take about 1 GB on disk."""
 
 MAX_MESSAGES = 100_000
-"""A group has at most 100,000 self-destructing messages: a page passes over those that are redacted for its reader.
+"""A group has at most 100,000 self-destructing messages, since pages skip those that are redacted for the reader.
 
-That takes up to 1.6 s for a million, and readers ask again and again.
+For a million that takes up to 1.6 s at each request.
 """
 
 TIMER_BYTES = 128
@@ -41,9 +41,9 @@ TIMER_BYTES = 128
 
 
 class Redaction(NamedTuple):
-    """A message that is redacted for a user from now on. ``missed_id``: the note that the user has to be told.
+    """A message that is redacted for a user from now on. ``missed_id``: the row of the pending notification.
 
-    ``is_member``: whether the user is still in the group. Who is not has nothing to learn of it.
+    ``is_member``: whether the user is still a member; former members are not notified.
     """
 
     missed_id: int
@@ -54,13 +54,13 @@ class Redaction(NamedTuple):
 
 
 def has_room(connection: sqlite3.Connection, group_key: int, members: int, more: int) -> bool:
-    """Tell whether a group of ``members`` may have ``more`` self-destructing messages."""
+    """Return whether a group with ``members`` members may have ``more`` self-destructing messages."""
     stored = connection.execute("SELECT self_destructs FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     return bool(stored + more <= min(MAX_MESSAGES, MAX_TIMERS // members))
 
 
 def add_messages(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
-    """Note messages that destroy themselves: group key, number, sender, seconds. Their senders have read them."""
+    """Add self-destructing messages: group key, number, sender, seconds. The senders' timers start at once."""
     connection.executemany(
         "INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (?, ?, ?)",
         [(group_key, number, seconds) for group_key, number, _, seconds in sent],
@@ -85,9 +85,9 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
 
 
 def needs_noting(member: Membership, up_to: int) -> bool:
-    """Tell whether it has to be noted that a member has read everything up to a number.
+    """Return whether a read receipt up to a number has to be stored.
 
-    Where no message destroys itself it has not: those to come have greater numbers.
+    Not in groups without self-destructing messages: future ones have greater numbers.
     """
     return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
 
@@ -101,11 +101,11 @@ def note_read(
     *,
     acted_until: int | None,
 ) -> tuple[int, bool]:
-    """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
+    """Store that a member has read everything up to the number ``up_to``, at most the group's last one.
 
-    A timer starts for each message that this covers for the first time, unless it is too old. Nothing changes one that
-    runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
-    more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
+    A timer starts for each message that is covered for the first time, unless it is too old. Running timers do not
+    change. At most ``most`` timers start, and only their range is stored then. Returns how many started, and whether
+    there are more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
     """
     if not needs_noting(member, up_to):
         return 0, False
@@ -143,15 +143,15 @@ _END = (
     f"iif(created_at < :now - {MAX_AGE}, :now,"
     f" iif(created_at < :then - {MAX_AGE}, min(:now + seconds, created_at + {MAX_AGE} + 1), :now + seconds))"
 )
-"""The SQL expression for the second at which a timer ends that starts now; by a wrong clock, so that it will be right.
+"""SQL expression for the second at which a timer ends that starts now, also correct for a wrong clock.
 
-What only a fast clock calls too old has a timer that has ended by that clock: when the clock is set back and accepted,
-it begins. What only a slow clock calls young is hidden when it would be without a timer.
+A message that is too old only by a fast clock gets a timer that has ended; it starts once the clock is set back and
+accepted. A message that is young only by a slow clock is hidden when its maximum age ends.
 """
 
 
 def are_due(connection: sqlite3.Connection, now: int) -> bool:
-    """Tell whether any timer has ended of which its reader was not told."""
+    """Return whether any timer has ended whose reader was not notified."""
     return (
         connection.execute("SELECT 1 FROM timers WHERE NOT told AND redact_at <= ? LIMIT 1", (now,)).fetchone()
         is not None
@@ -175,7 +175,7 @@ def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PE
     connection.executemany(
         "UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in ended if row["is_stored"]]
     )
-    # Of messages that cleanup has erased meanwhile, these timers were all that was left.
+    # Timers of messages that cleanup has erased meanwhile.
     connection.executemany(
         "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in ended if not row["is_stored"]]
     )
@@ -185,35 +185,35 @@ def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PE
         for row in ended
         if row["user_id"] is not None
     ]
-    told = note_missed(connection, missing)
+    redactions = note_missed(connection, missing)
     reach("timers.told")
-    return len(ended), told
+    return len(ended), redactions
 
 
 def note_missed(connection: sqlite3.Connection, missing: Iterable[tuple[bytes, bytes, int, int]]) -> list[Redaction]:
-    """Note that users are to be told of messages that are redacted for them: user's id, group's id and key, number."""
-    told = []
+    """Record redactions of which users are to be notified: user id, group id, group key, number."""
+    redactions = []
     for user_id, group_id, group_key, number in missing:
         missed_id = connection.execute(
             "INSERT INTO missed_redactions (user_id, group_key, sequence_num) VALUES (?, ?, ?)",
             (user_id, group_key, number),
         ).lastrowid
-        told.append(Redaction(missed_id or 0, user_id, group_id, number))
+        redactions.append(Redaction(missed_id or 0, user_id, group_id, number))
     connection.executemany(
         "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
         " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
-        [(user_id, MAX_MISSED) for user_id in {each.user_id for each in told}],
+        [(user_id, MAX_MISSED) for user_id in {each.user_id for each in redactions}],
     )
-    return told
+    return redactions
 
 
 def last_missed(connection: sqlite3.Connection) -> int:
-    """Return the greatest id of a note that a reader has missed a redaction; 0 for none."""
+    """Return the greatest id of a missed redaction; 0 if there is none."""
     return int(connection.execute("SELECT ifnull(max(missed_id), 0) FROM missed_redactions").fetchone()[0])
 
 
 def missed_redactions(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
-    """List what a user has missed, the first first."""
+    """List the redactions that a user has missed, oldest first."""
     rows = connection.execute(
         "SELECT missed_id, missed.user_id, ifnull(group_id, x''), sequence_num, member_id IS NOT NULL"
         " FROM missed_redactions AS missed LEFT JOIN groups USING (group_key) LEFT JOIN members"
@@ -225,14 +225,14 @@ def missed_redactions(connection: sqlite3.Connection, user_id: bytes) -> list[Re
 
 
 def confirm_notified(connection: sqlite3.Connection, missed_ids: Iterable[int]) -> None:
-    """Forget notes: their users were told."""
+    """Delete missed redactions whose users were notified."""
     connection.executemany("DELETE FROM missed_redactions WHERE missed_id = ?", [(each,) for each in missed_ids])
 
 
 def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) -> None:
-    """Forget what belongs to messages that are deleted: their numbers, by group key. Call it in the same transaction.
+    """Delete the data of self-destructing messages in the transaction that deletes the messages.
 
-    Their timers, one for each reader, go later, by ``sweep``.
+    ``gone``: their numbers by group key. Their timers, one for each reader, are deleted later by ``sweep``.
     """
     if connection.execute("SELECT 1 FROM self_destructing LIMIT 1").fetchone() is None:
         return
@@ -250,14 +250,14 @@ def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) ->
 
 
 def has_leftovers(connection: sqlite3.Connection) -> bool:
-    """Tell whether ``sweep`` has anything to do."""
+    """Return whether ``sweep`` has anything to do."""
     return connection.execute("SELECT 1 FROM ended_timers LIMIT 1").fetchone() is not None
 
 
 def sweep(connection: sqlite3.Connection, now: int) -> bool:
-    """Delete some timers of messages that are gone; return whether there are more.
+    """Delete some timers of deleted messages; return whether there are more.
 
-    Those that had ended by ``now`` and were not told to their readers stay: ``take_ended`` deletes them.
+    Timers that had ended by ``now`` without a notification stay: ``take_ended`` deletes them.
     """
     row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
     if row is None:

@@ -1,1 +1,1 @@
-"""What operators and users look at: figures and lists made from many tables."""
+"""Reports for operators and users, from several tables."""

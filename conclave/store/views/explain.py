@@ -1,8 +1,7 @@
-"""Explains what becomes of the messages of a group, and of one message: what the next run does, and why.
+"""Explains the retention of a group's messages, and of a single message: what the next run erases, and why.
 
-Everything is asked of those who decide it: ``fate.py`` says what becomes of a message, ``overdue.py`` what could be
-erased already, ``reasons.py`` where a policy comes from. Lists have at most LISTED entries, and say how many more there
-are. Nothing is written.
+The results come from the deciding code: ``fate.py`` for a message, ``overdue.py`` for overdue erasures, ``reasons`` for
+the source of a policy. Lists have at most LISTED entries, and the total. Writes nothing.
 """
 
 import sqlite3
@@ -13,8 +12,8 @@ from uuid import UUID
 from conclave.retention.fate import UNREAD_BY, Fate, MessageFacts, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.resolve import PolicySettings, reasons
+from conclave.retention.rules import POLICY_COLUMNS, policy_of_row
 from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt
@@ -22,12 +21,12 @@ from conclave.store.sender_index import SENT
 from conclave.store.views import overdue
 
 LISTED = 10
-"""Members, holds and receipts are listed up to 10 of each."""
+"""At most 10 members, holds and receipts are listed."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of a group, see ``retention/marks.py``; and its border, see ``retention/stretches.py``."""
+    """The marks of a group, see ``retention/marks.py``, and its border, see ``retention/stretches.py``."""
 
     last_seq: int = 0
     floor_seq: int = 0
@@ -39,10 +38,10 @@ class Marks:
 
 @dataclass(frozen=True)
 class LaggingMember:
-    """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
+    """A member who has not fetched, or not read, the messages. Times are Unix seconds.
 
-    ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
-    session was last used, for any request; None: there is none any more.
+    ``fetched``: the watermark. The time of the fetch is not stored. ``last_used_at``: the last use of a session, for
+    any request; None without sessions.
     """
 
     username: str
@@ -54,9 +53,9 @@ class LaggingMember:
 
 @dataclass(frozen=True)
 class CoveringHold:
-    """A legal hold that keeps messages of the group from being erased: all, or those that one user has sent.
+    """A legal hold on the group, or on a user who may have sent messages here.
 
-    ``has_sent``: of a user's hold, whether the user has sent anything here; None if that is not known.
+    ``has_sent``: for a hold on a user, whether the user has sent messages here; None if unknown.
     """
 
     hold_id: int
@@ -71,7 +70,7 @@ class CoveringHold:
 
 @dataclass(frozen=True)
 class Decision:
-    """The last entry of the audit log that changed the policy of a group: its own, or the server's settings."""
+    """The last audit entry that changed the policy of the group, or the server's settings."""
 
     at: int
     actor: str
@@ -80,7 +79,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Job:
-    """A kind of run that erases here, and the seconds from one to the next."""
+    """A job that erases messages of the group, and its interval in seconds."""
 
     name: str
     interval: int
@@ -88,9 +87,9 @@ class Job:
 
 @dataclass(frozen=True)
 class ExplainedWithdrawal:
-    """That a message was taken back. ``at``: Unix seconds. ``by``: the name of an account; "" if that is not known.
+    """The withdrawal of a message. ``at``: Unix seconds. ``by``: the name of an account; "" if unknown.
 
-    ``is_own``: it was the sender; None: a restore knows it from the ledger, which does not tell.
+    ``is_own``: whether the sender did it; None if unknown, after a restore from the ledger.
     """
 
     at: int
@@ -100,13 +99,13 @@ class ExplainedWithdrawal:
 
 @dataclass(frozen=True)
 class ExplainedMessage:
-    """One message. Its fate is None unless it is stored and its row could be read.
+    """A message. Its fate is None unless it is stored and its row could be read.
 
     ``place``: hot, moving, copied, archived, gone, or "not sent yet". ``sender``: the name of the account; "" if it was
-    deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
-    ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
-    ``waiting``: who has not fetched it, if it waits for that. ``unread``: who has not read it, if it destroys itself;
-    how many they are is in the timer of its fate. ``taken_back``: when and by whom it was; None: it was not.
+    deleted. ``part``: its archive part: class, span, and the times of its oldest and newest message. ``unreadable``:
+    why the archive could not be read. ``receipts``: those that may include its erasure. ``waiting``: members who have
+    not fetched it, if it is kept for them. ``unread``: members who have not read it, if it is self-destructing; their
+    number is in the timer of its fate. ``taken_back``: its withdrawal, or None.
     """
 
     sequence_num: int
@@ -125,12 +124,11 @@ class ExplainedMessage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What becomes of the messages of one group, as of the Unix second ``now``.
+    """The retention of a group's messages, as of the Unix second ``now``.
 
-    ``own_max`` and ``own_min``: what its admins have stored. ``decided``: None if the audit log does not know.
-    ``jobs``: the runs that erase what expires; ``every_run``: whether something is past a mark, which any run erases.
-    ``waiting``: who holds messages back, and ``waiting_in_all`` how many they are. ``overdue_since``: None if nothing
-    is. ``clock_fault``: why nothing is erased at all, "" for no reason.
+    ``own_max`` and ``own_min``: the settings of its admins. ``decided``: None if unknown. ``jobs``: the jobs that erase
+    expired messages. ``waiting``: members for whom messages are kept, ``waiting_in_all`` of them. ``overdue_since``:
+    None if nothing is overdue. ``clock_fault``: why nothing is erased at all, or "".
     """
 
     group_id: str
@@ -158,7 +156,7 @@ class Explanation:
 
 
 ReadArchived = Callable[[int, int, Sequence[tuple[int, int]]], MessageFacts | None]
-"""Reads a message from the archive: group key, number, and the partitions in which it may be. None: it is not there."""
+"""Reads a message from the archive: group key, number, and the partitions in which it may be. None: not found."""
 
 
 class ArchiveReadError(Exception):
@@ -167,7 +165,7 @@ class ArchiveReadError(Exception):
 
 @dataclass(frozen=True)
 class _Group:
-    """What is stored of a group, or of a deleted one."""
+    """A group, living or deleted."""
 
     group_key: int
     group_id: bytes
@@ -189,11 +187,10 @@ def explain(
     look: ReadArchived | None = None,
     clock_fault: str = "",
 ) -> Explanation | None:
-    """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
+    """Explain a group at the Unix second ``now``, and optionally its message ``number``.
 
-    ``schedule``: what runs there are, and the seconds from run to run. ``look``: reads the archive; without it, only
-    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. None: nothing is
-    left of the group.
+    ``schedule``: the jobs, and their intervals in seconds. ``look``: reads the archive; without it, only the database
+    is used. ``clock_fault``: what is wrong with the clock, "" if nothing. Returns None if nothing of the group is left.
     """
     group = _find(connection, group_id)
     if group is None:
@@ -231,28 +228,32 @@ def explain(
 
 
 def _held_by_clock(message: ExplainedMessage) -> ExplainedMessage:
-    """Return a message as it is while the clock is wrong: the next run erases nothing."""
+    """Return the message with the fate that the next run does not erase it, since the clock is wrong."""
     return replace(message, fate=replace(message.fate, is_next=False)) if message.fate else message
 
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
-        " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
+        f"SELECT {POLICY_COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq,"
+        " floor_seq, gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
         (group_id,),
     ).fetchone()
     if row:
-        return _Group(row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), of_row(*tuple(row)[:6]))
+        return _Group(
+            row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), policy_of_row(*tuple(row)[:6])
+        )
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
+        f"SELECT {POLICY_COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
         " WHERE group_id = ?",
         (group_id,),
     ).fetchone()
-    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6])) if row else None
+    return (
+        _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), policy_of_row(*tuple(row)[:6])) if row else None
+    )
 
 
 def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:
-    """Return the runs that erase what expires in a group; of a deleted group all."""
+    """Return the jobs that erase expired messages of a group; all jobs for a deleted group."""
     return [Job(scope.name, interval) for scope, interval in schedule if is_deleted or scope.covers(policy)]
 
 
@@ -268,7 +269,7 @@ def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None
 
 
 def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[LaggingMember, ...], int]:
-    """Return the members who have not fetched up to ``number``, those furthest behind first, and how many they are."""
+    """Return the members who have not fetched up to ``number``, those furthest behind first, and their total."""
     behind = "watermark < ?2"
     in_all = connection.execute(
         f"SELECT count(*) FROM members WHERE group_key = ?1 AND {behind}", (group.group_key, number)
@@ -277,7 +278,7 @@ def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tupl
 
 
 def _members(connection: sqlite3.Connection, group: _Group, condition: str, number: int) -> tuple[LaggingMember, ...]:
-    """Return the members whom a condition on ``?2``, a number, admits, those furthest behind first."""
+    """Return the members that match a condition on ``?2``, a number, those furthest behind first."""
     rows = connection.execute(
         "SELECT username, user_id, watermark, disabled,"
         " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at"
@@ -298,11 +299,11 @@ def _members(connection: sqlite3.Connection, group: _Group, condition: str, numb
 
 
 SEARCHED = 10_000
-"""Of a user under a hold, 10,000 messages are looked at to see whether one of them is in the group."""
+"""At most 10,000 messages of a user under a hold are searched for one in the group."""
 
 
 def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[CoveringHold], int]:
-    """Return the holds that cover the group or users who may have sent something here, and how many they are."""
+    """Return the holds on the group, and on users who may have sent messages here, and their total."""
     rows = connection.execute(
         "SELECT hold_id, group_key, user_id, subject_id, name, reason, added_by, added_at FROM holds"
         " WHERE group_key = ? OR user_id IS NOT NULL ORDER BY user_id IS NOT NULL, hold_id",
@@ -325,7 +326,7 @@ def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[Covering
 
 
 def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool | None:
-    """Tell whether a user has messages in a group; None if that would take too long to find out."""
+    """Return whether a user has messages in a group; None if that would take too long to determine."""
     archived = connection.execute(
         "SELECT 1 FROM archive_senders WHERE sender_id = ? AND group_key = ?", (user_id, group_key)
     ).fetchone()
@@ -336,7 +337,7 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
         f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
         (group_key, user_id, SEARCHED),
     ).fetchone()
-    # Archived commits are in no index by sender: a member, or a deleted account, may have sent some.
+    # Archived commits are not indexed by sender: a member, or a deleted account, may have sent some.
     may_have_sent_commits = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?2) AND"
         " (EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
@@ -372,7 +373,7 @@ def _message(
         if is_to_come:
             return ExplainedMessage(number, "not sent yet")
         return ExplainedMessage(
-            number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED))
+            number, "gone", receipts=tuple(receipts.may_include(connection, group.group_id, number, LISTED))
         )
     if sent is None:
         return ExplainedMessage(number, place, part=part, unreadable=unreadable)
@@ -385,7 +386,7 @@ def _message(
         waiting=waiting,
         waiting_in_all=in_all,
         unread=unread,
-        taken_back=_taking(connection, group, number, sent),
+        taken_back=_withdrawal(connection, group, number, sent),
     )
 
 
@@ -395,7 +396,7 @@ def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
     return row[0] if row else ""
 
 
-def _taking(
+def _withdrawal(
     connection: sqlite3.Connection, group: _Group, number: int, sent: MessageFacts
 ) -> ExplainedWithdrawal | None:
     taken = taken_back.find(connection, group.group_key, number)
@@ -406,7 +407,7 @@ def _taking(
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:
-    """Return where a message is that has a row in the hot store."""
+    """Return the place of a message that has a row in the hot store."""
     if number <= group.marks.archived_seq:
         return "copied"
     moving = connection.execute(
@@ -420,7 +421,7 @@ def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> st
 def _archived(
     connection: sqlite3.Connection, group: _Group, number: int, look: ReadArchived | None
 ) -> tuple[MessageFacts | None, tuple[int, int, int, int] | None, str]:
-    """Return the message of the archive, its part, and why it could not be read."""
+    """Return the archived message, its part, and why it could not be read."""
     parts = connection.execute(
         "SELECT lifetime, span, oldest, newest FROM archive_parts"
         " WHERE group_key = ? AND ? BETWEEN first_seq AND last_seq ORDER BY span",

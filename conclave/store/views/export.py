@@ -1,4 +1,4 @@
-"""What the store holds about one user, for the export: small parts at once, the user's messages a page at a time."""
+"""The export of a user's data from the store: metadata at once, messages page by page."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ from conclave.store.resources.groups import GroupRow
 from conclave.store.sender_index import SENT
 
 WINDOW = 20_000
-"""A page looks at no more than 20,000 messages of a group, so that no snapshot lasts."""
+"""A page reads at most 20,000 messages of a group, to keep read transactions short."""
 
 PAGE_MESSAGES = 2_000
 PAGE_BYTES = 8 * 1024 * 1024
@@ -26,7 +26,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 
 class OwnMessage(NamedTuple):
-    """A message that the user has sent."""
+    """A message sent by the user."""
 
     sequence_num: int
     created_at: int
@@ -38,17 +38,17 @@ class OwnMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportPage:
-    """Messages in the order of their numbers."""
+    """Messages in order of their numbers."""
 
     messages: Sequence[OwnMessage]
     after: int | None
-    """Where the next page begins; None: this is the last one."""
+    """The number after which the next page begins; None: this is the last one."""
 
 
 def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> dict[str, Any]:
-    """Return everything about a user but the messages, as JSON has it. Of a deleted account there is less.
+    """Return all data about a user except the messages, as a JSON object. For a deleted account there is less.
 
-    No password, no token and no hash of one is in it. Times are Unix seconds. ``invites_dead_before``: those created
+    It contains no passwords, tokens or hashes of them. Times are Unix seconds. ``invites_dead_before``: invites created
     before this second have expired.
     """
     account = _rows(
@@ -116,7 +116,7 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
 
 
 def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, Any]]:
-    """Return the entries about the user, those on what the user has decided as an admin, and on the user's messages."""
+    """Return the audit entries about the user, the user's decisions as an admin, and the user's messages."""
     found = connection.execute(
         "SELECT audit_id AS entry, at, actor, action, subject_id, subject, details FROM audit"
         f" WHERE subject_id = ? AND action IN ({placeholders(OF_USERS)}) OR details ->> '$.admin_id' = ?"
@@ -143,7 +143,8 @@ def _plain(name: str, value: Any) -> Any:
 def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
     """Return the ids of the groups in which the user may have messages.
 
-    What the archive has of a group that the user has left counts only if there are application messages of the user.
+    A group that the user has left, and in which only the archive has messages of the user, is included only if there
+    are application messages among them.
     """
     rows = connection.execute(
         f"SELECT group_id FROM groups WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?1"
@@ -155,15 +156,15 @@ def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[byt
 
 
 def stretch(connection: sqlite3.Connection, group_id: bytes, now: int) -> Stretch | None:
-    """Return where the archive has messages of a group that may be seen now; None also if the group is gone."""
+    """Return the visible stretch of a group's archived messages; None also if the group is deleted."""
     group = groups.find(connection, group_id)
     return stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if group else None
 
 
 def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, now: int) -> ExportPage | None:
-    """Return messages of the user in the hot store with numbers greater than ``after``, as a member would get them.
+    """Return messages of the user in the hot store with numbers greater than ``after``, as visible to the user.
 
-    What has expired, or is redacted for the user, is not there. None: the group is gone.
+    Expired and redacted messages are omitted. None: the group is deleted.
     """
     group = groups.find(connection, group_id)
     if group is None:
@@ -205,7 +206,7 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
 def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> int:
     """Return the number of the last message of a page's window, which begins after the number ``begin``.
 
-    It counts messages, not numbers: a restored group goes on with numbers that are billions beyond the former ones.
+    It counts messages, not numbers: after a restore, a group's numbers continue billions higher.
     """
     row = connection.execute(
         "SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num"
@@ -216,7 +217,7 @@ def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> 
 
 
 def _timed(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.ReaderMessages:
-    """Return what the user gets of self-destructing messages; who has left the group gets none."""
+    """Return what the user may see of self-destructing messages: nothing after leaving the group."""
     member = members.membership(connection, group.group_id, user_id)
     member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)
     return visibility.of_reader(member_id, joined_after, include_redacted=False)

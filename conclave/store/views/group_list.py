@@ -1,4 +1,4 @@
-"""What operators see of all groups: policy, members, how much is stored, what is overdue."""
+"""The list of groups for operators: policy, members, storage, overdue erasures."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from conclave.store.views.overdue import GroupBacklog
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """One group. Times are Unix seconds, lifetimes seconds, KEEP or AFTER_FETCH.
+    """A group. Times are Unix seconds, lifetimes seconds, KEEP or AFTER_FETCH.
 
-    ``hot_messages`` and ``archived_messages``: where they lie; a copy that the archive serves already counts as hot.
+    ``hot_messages`` includes copies of messages that the archive serves already.
     """
 
     group_id: str
     name: str
     alias: str
     deleted_at: int | None
-    """None unless it was deleted and something of it is left; such a group has no name any more."""
+    """None unless the group was deleted and some of its messages are left; such a group has no name."""
     lifetime: int
     min_lifetime: int
     source: str
@@ -28,11 +28,11 @@ class GroupSummary:
     hot_messages: int
     archived_messages: int
     archived_bytes: int
-    """Of bodies."""
+    """The size of the archived bodies."""
     oldest: int | None
-    """When the oldest of them was stored; None: there are none."""
+    """When the oldest message was stored; None: there are none."""
     holds: int
-    """The legal holds on the group, without those on users."""
+    """The number of legal holds on the group, without those on users."""
     overdue_since: int | None
     """None if nothing is overdue."""
     is_late: bool
@@ -41,7 +41,7 @@ class GroupSummary:
     """Messages up to this number are served by the archive."""
 
     def matches(self, like: str) -> bool:
-        """Tell whether the name or the alias contains ``like``; upper and lower case are the same."""
+        """Return whether the name or the alias contains ``like``, ignoring case."""
         wanted = like.casefold()
         return wanted in self.name.casefold() or wanted in self.alias.casefold()
 
@@ -77,9 +77,9 @@ def list_all(
     due: Mapping[int, GroupBacklog],
     group_key: int | None = None,
 ) -> list[GroupSummary]:
-    """List all groups by name, and deleted ones of which something is left first; or one group alone.
+    """List all groups by name, with deleted ones that have messages left first; or a single group.
 
-    ``due``: what is overdue at the second ``now``, by group key.
+    ``due``: the overdue groups at the second ``now``, by group key.
     """
     of_one = "" if group_key is None else f"WHERE group_key = {group_key:d}"
     rows = []

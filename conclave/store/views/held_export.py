@@ -1,4 +1,4 @@
-"""What is stored of a user under a legal hold, for the export: also what is hidden, and after the account is gone."""
+"""The export of a user under a legal hold, which includes hidden messages, and also works for deleted accounts."""
 
 import sqlite3
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class HeldGroup(NamedTuple):
     group_key: int
     group_id: bytes
     archived_seq: int
-    """Messages up to this number are in the archive; 0 in a deleted group, which has no border any more."""
+    """Messages up to this number are in the archive; 0 in a deleted group, which has no border."""
     is_living: bool
 
 
@@ -24,13 +24,13 @@ UNION ALL SELECT group_key, group_id, 0, FALSE FROM tombstones
 """
 
 
-def places(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
-    """Return all groups of which messages may be stored, deleted ones too, by their keys."""
+def held_groups(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
+    """Return all groups of which messages may be stored, including deleted ones, by key."""
     return {row[0]: HeldGroup(*row) for row in connection.execute(_PLACES)}
 
 
-def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
-    """Return the groups, deleted ones too, in which the hot store has messages of a user."""
+def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
+    """Return the groups, including deleted ones, in which the hot store has messages of a user."""
     rows = connection.execute(
         f"SELECT * FROM ({_PLACES}) WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?)"
         " ORDER BY group_key",
@@ -40,7 +40,7 @@ def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[Hel
 
 
 def page(connection: sqlite3.Connection, place: HeldGroup, user_id: bytes, after: int) -> ExportPage:
-    """Return messages of a user in the hot store with numbers greater than ``after``, hidden ones too."""
+    """Return messages of a user in the hot store with numbers greater than ``after``, including hidden ones."""
     begin = max(after, place.archived_seq)
     end = connection.execute(
         "SELECT max(sequence_num) FROM (SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ?"

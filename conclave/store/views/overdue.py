@@ -1,13 +1,14 @@
-"""Overdue: what could be erased already and still is there, of which groups, and since when.
+"""Overdue erasures: groups with messages that could be erased already, and since when.
 
-A message is overdue from the second on at which it is hidden for good and old enough, unless ``min_lifetime``, a legal
-hold or ``enabled = false`` withholds it. Runs end that. The report of a run, health and operators' commands ask here.
+A message is overdue from the second at which it is permanently hidden and old enough, unless ``min_lifetime``, a legal
+hold or ``enabled = false`` withholds it, until a run erases it. Used by the report of a run, health and operators'
+commands.
 
-Only looks into indexes are taken, so some answers are bounds. They err towards less: a group that is fine is never
-called overdue. What a mark hides has no second of its own, so it counts from the last run that succeeded: any run would
-have erased it. A decision about a group, such as a new policy, makes old messages due at once, so none is overdue from
-before it. The index of the archive does not tell single messages apart: parts that may have kept commits do not count,
-nor do any while some user is under a legal hold.
+Only indexes are read, so some results are bounds, and underestimates: a group that is not overdue is never listed.
+Messages hidden by a mark have no due time, so they count from the last successful run, which would have erased them. A
+decision about a group, such as a new policy, makes old messages due at once, so they count from that decision. The
+index of the archive has no single messages: parts that may have kept commits do not count, and no parts count while
+any user is under a legal hold.
 """
 
 import sqlite3
@@ -18,7 +19,6 @@ from functools import cached_property
 from conclave.retention.holds import HELD_SENDERS
 from conclave.retention.jobs import EVERYTHING, Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
@@ -26,6 +26,7 @@ from conclave.retention.rules import (
     EXPIRED,
     FETCHED,
     GOVERNED,
+    POLICY_COLUMNS,
     REDACTED,
     RULES,
     TAKEN_BACK,
@@ -33,22 +34,23 @@ from conclave.retention.rules import (
     Bounds,
     certain_of_part,
     may_erase,
+    policy_of_row,
 )
 from conclave.store.resources.audit import AuditAction
 from conclave.store.sender_index import SENT
 from conclave.store.views import runs
 
 LATE_AFTER_RUNS = 2
-"""A group is late if it is overdue for longer than two intervals of the job that covers it."""
+"""A group is late if it is overdue for longer than two intervals of its job."""
 
 
 @dataclass(frozen=True)
 class GroupBacklog:
-    """What of one group could be erased already, since which Unix second.
+    """The Unix seconds since which messages of a group are overdue; None: none are.
 
-    ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
-    what is past a mark, is redacted for every reader (at its end, or taken back), or lies under the tombstone of a
-    group or of an account: any run erases it. None: nothing.
+    ``by_policy``: messages that have expired by age, or were fetched by all; runs that cover ``policy`` erase them.
+    ``by_mark``: messages hidden by a mark, redacted for every reader, taken back, or of a deleted group or account; any
+    run erases them.
     """
 
     group_key: int
@@ -62,9 +64,9 @@ class GroupBacklog:
         return min(each for each in (self.by_policy, self.by_mark) if each is not None)
 
     def is_late(self, schedule: Iterable[tuple[Scope, int]], now: int) -> bool:
-        """Tell whether runs that should have erased it were left out, or failed, or have overlooked it.
+        """Return whether runs that should have erased it were skipped, failed or ineffective.
 
-        ``schedule``: what runs there are, and the seconds from run to run. What no run covers is not late.
+        ``schedule``: the jobs, and their intervals in seconds. A group that no job covers is not late.
         """
         covering = [interval for scope, interval in schedule if scope.covers(self.policy)]
         any_run = [interval for _, interval in schedule]
@@ -76,21 +78,21 @@ class GroupBacklog:
 
 @dataclass(frozen=True)
 class OverdueTotal:
-    """How many groups are overdue, and for how many seconds the worst of them; 0 and 0: none."""
+    """The number of overdue groups, and the longest time in seconds; 0 and 0: none."""
 
     groups: int = 0
     seconds: int = 0
 
 
 def total_overdue(connection: sqlite3.Connection, now: int) -> OverdueTotal:
-    """Return how much is overdue at the second ``now``."""
+    """Return the overdue total at the second ``now``."""
     return _summed(find(connection, now).values(), now)
 
 
 def with_late(
     connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int
 ) -> tuple[OverdueTotal, OverdueTotal]:
-    """Return how much is overdue at the second ``now``, and how much of it is late.
+    """Return the overdue total at the second ``now``, and the part of it that is late.
 
     ``schedule``: see ``GroupBacklog.is_late``.
     """
@@ -109,10 +111,10 @@ def find(
     group_key: int | None = None,
     schedule: Sequence[tuple[Scope, int]] = (),
 ) -> dict[int, GroupBacklog]:
-    """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
+    """Return the overdue groups at the second ``now``, by group key; or only one group.
 
-    ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
-    nothing, not even to temporary tables. Of a deleted account only one group is named, that of an early message.
+    ``schedule``: the jobs; without it, each run in the history counts as one that covers all groups. Writes nothing,
+    not even to temporary tables. For a deleted account only one group is returned, that of an early message.
     """
     if not any(_is_there(connection, f"{table} WHERE erases") for table in ("groups", "tombstones")):
         return {}
@@ -120,12 +122,12 @@ def find(
     found: dict[int, GroupBacklog] = {}
     for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
-        found[due.group_key] = _both(known, due) if known else due
+        found[due.group_key] = _merge(known, due) if known else due
     return found
 
 
 def _is_there(connection: sqlite3.Connection, what: str) -> bool:
-    """Tell whether a table, with a condition or without, has any row."""
+    """Return whether a table, with an optional condition, has any row."""
     return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {what})").fetchone()[0])
 
 
@@ -152,10 +154,10 @@ SELECT *, (SELECT {marked} FROM (SELECT fetched_hot AS sequence_num)) AS is_hot_
 FROM looked
 WHERE aged_hot IS NOT NULL OR aged_archived IS NOT NULL OR fetched_hot IS NOT NULL OR fetched_archived IS NOT NULL
 """
-"""The groups in which something is overdue.
+"""The groups with overdue messages.
 
-A part whose oldest message is hidden by age begins in a span that does so too: by ``span``, the parts that are young
-are not looked at. What was fetched is looked for by number, so that only the first message is looked at.
+If the oldest message of a part is hidden by age, so is the start of its span: the condition on ``span`` skips young
+parts. Fetched messages are searched by number, so that only the first message is read.
 """
 
 _REDACTED = """
@@ -199,7 +201,7 @@ WHERE newest < erasable_before {only}
 
 
 class _Search:
-    """One look at what is overdue."""
+    """A search for overdue groups."""
 
     def __init__(
         self,
@@ -212,7 +214,7 @@ class _Search:
         self._now = now
         only = "" if group_key is None else f"AND group_key = {group_key:d}"
         self._conditions = _conditions(Bounds().as_needed(connection)) | {
-            "columns": COLUMNS,
+            "columns": POLICY_COLUMNS,
             "held": HELD_SENDERS,
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
@@ -227,9 +229,9 @@ class _Search:
         self._last_run = max(self._last_runs.values(), default=0)
 
     def living(self) -> Iterator[GroupBacklog]:
-        """Yield the groups in which something is overdue by age, by fetches or by a mark."""
+        """Yield the living groups with messages that are overdue by age, by fetches or by a mark."""
         for row in self._rows(_LIVING):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             by_policy, by_mark = [], []
             for created_at in (row["aged_hot"], row["aged_archived"]):
                 if created_at is None:
@@ -252,12 +254,12 @@ class _Search:
             yield GroupBacklog(row["group_key"], policy, *by_both)
 
     def redacted(self) -> Iterator[GroupBacklog]:
-        """Yield the groups with self-destructing messages that no reader sees any more. Any run erases these."""
+        """Yield the groups with self-destructing messages that are redacted for all readers. Any run erases these."""
         if not _is_there(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
-            policy = of_row(*row[:6])
-            ended = max(row["ends_at"], self._last_run)  # or it has ended since a reader left
+            policy = policy_of_row(*row[:6])
+            ended = max(row["ends_at"], self._last_run)  # it may have ended because a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, since)
 
@@ -266,34 +268,34 @@ class _Search:
         if not _is_there(self._connection, "taken_back"):
             return
         for row in self._rows(_TAKEN_BACK):
-            policy = of_row(*row[:6])
-            taken = max(row["taken_at"], self._last_run)  # by a run that had planned before it, perhaps
+            policy = policy_of_row(*row[:6])
+            taken = max(row["taken_at"], self._last_run)  # the last run may have been planned before
             since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, min(self._now, since))
 
     def deleted_groups(self) -> Iterator[GroupBacklog]:
-        """Yield the deleted groups of which something is left that could be erased."""
+        """Yield the deleted groups with messages that could be erased."""
         if not _is_there(self._connection, "tombstones"):
             return
         for row in self._rows(_DELETED_GROUPS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
             since = max(row["deleted_at"], oldest + policy.min_lifetime)
             yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
     def deleted_accounts(self) -> Iterator[GroupBacklog]:
-        """Yield groups in which a deleted account has left something that could be erased."""
+        """Yield groups with messages of deleted accounts that could be erased."""
         if not _is_there(self._connection, "user_tombstones"):
             return
         for row in self._rows(_DELETED_ACCOUNTS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
             yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
     def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
-        """Return the earliest of ``seconds``, but none before ``decided``, nor after now; None: there are none.
+        """Return the earliest of ``seconds``, limited to ``decided`` and now; None if there are none.
 
-        A message may have been sent by a clock that was ahead.
+        Times may be in the future if the clock was ahead.
         """
         return min(self._now, max(min(seconds), decided)) if seconds else None
 
@@ -302,24 +304,24 @@ class _Search:
         return self._connection.execute(text, self._values).fetchall()
 
     def _last_run_over(self, policy: GroupPolicy) -> int:
-        """Return when the last run began that covers a policy and succeeded; 0: there was none."""
+        """Return the start of the last successful run that covers a policy; 0 if there is none."""
         covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
         return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
 
     def _decided(self, group_id: bytes) -> int:
-        """Return when an operator or an admin last decided something about a group, or about all; 0: not known."""
+        """Return the time of the last decision by an operator or admin about the group or all groups; 0 if unknown."""
         return max(self._decided_about(group_id), self._decided_about_all)
 
     def _decided_about(self, subject_id: bytes) -> int:
         row = self._connection.execute(
             "SELECT at FROM audit WHERE subject_id = ? AND action != ? ORDER BY audit_id DESC LIMIT 1",
-            (subject_id, AuditAction.MESSAGE_TAKEN_BACK),  # of one message, and says itself since when
+            (subject_id, AuditAction.MESSAGE_TAKEN_BACK),  # about one message, with its own time
         ).fetchone()
         return int(row[0]) if row else 0
 
     @cached_property
     def _decided_about_all(self) -> int:
-        """About the server; or about a user, whose messages were held back in any group."""
+        """The time of the last decision about the server, or of the last release of a hold on a user."""
         released = self._connection.execute(
             "SELECT max(at) FROM audit WHERE action = ?", (AuditAction.USER_RELEASED,)
         ).fetchone()[0]
@@ -327,7 +329,7 @@ class _Search:
 
 
 def _conditions(bounds: Bounds) -> dict[str, str]:
-    """Return what the rules say, as far as the queries need it."""
+    """Return the conditions of the rules for the queries."""
     parts = {
         f"{name}_part": certain_of_part([rule], bounds)
         for name, rule in (("expired", EXPIRED), ("fetched", FETCHED), ("deleted", DELETED_GROUP))
@@ -344,8 +346,8 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
     }
 
 
-def _both(one: GroupBacklog, other: GroupBacklog) -> GroupBacklog:
-    """Return the earlier of what two say of one group."""
+def _merge(one: GroupBacklog, other: GroupBacklog) -> GroupBacklog:
+    """Return the combination of two results for one group, with the earlier seconds."""
     by_policy, by_mark = (
         min((each for each in pair if each is not None), default=None)
         for pair in ((one.by_policy, other.by_policy), (one.by_mark, other.by_mark))

@@ -1,7 +1,7 @@
-"""What the operators' page shows of the store, from one snapshot: no message is looked at but those it names.
+"""The data of the operators' page, from one snapshot.
 
-Everything is read by indexes, by small tables, or by the tables of groups and of the archive's parts. So it takes some
-hundredths of a second with 10,000 groups, however many messages they have.
+Everything is read from indexes, small tables, and the tables of groups and archive parts. So with 10,000 groups it
+takes some hundredths of a second, independently of the number of messages.
 """
 
 import sqlite3
@@ -19,15 +19,15 @@ from conclave.store.views.overdue import GroupBacklog
 from conclave.store.views.runs import HISTORY_ROWS, Run
 
 MAX_LISTED = 20
-"""Of a kind, at most 20 groups are named: the worst."""
+"""At most 20 groups of each kind are listed: the worst."""
 
 MAX_HOLDS = 100
-"""At most 100 legal holds are named: the newest."""
+"""At most 100 legal holds are listed: the newest."""
 
 
 @dataclass(frozen=True)
 class PolicyCount:
-    """How many groups have a policy. Lifetimes as those of GroupPolicy; ``source``: what the lifetime comes from."""
+    """The number of groups with a policy. Lifetimes are those of GroupPolicy. ``source``: what sets the lifetime."""
 
     lifetime: int
     min_lifetime: int
@@ -56,11 +56,11 @@ class LaggingGroup:
     group_id: str
     name: str
     members: int
-    """How many have not."""
+    """The number of members who are behind."""
     numbers: int
-    """How many message numbers lie between the slowest and the quickest member; some of these messages may be gone."""
+    """The difference between the greatest and the least watermark; some of these messages may be erased."""
     oldest: int | None
-    """When the first of them in the database was stored, Unix seconds; None: it has none."""
+    """When the first of these messages in the hot store was stored, Unix seconds; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Overview:
 
 
 def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> Overview:
-    """Return what the store has at the Unix second ``now``. ``schedule``: see ``GroupBacklog.is_late``."""
+    """Return the overview at the Unix second ``now``. ``schedule``: see ``GroupBacklog.is_late``."""
     due = overdue.find(connection, now, schedule=schedule)
     waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
     held = holds.list_all(connection)
@@ -115,7 +115,7 @@ def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope
 
 
 def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
-    """Count the living groups by policy, the most frequent first."""
+    """Count the living groups by policy, most frequent first."""
     rows = connection.execute(
         "SELECT effective_expiry, least_lifetime, policy_source, count(*) AS count FROM groups GROUP BY 1, 2, 3"
         " ORDER BY count DESC"
@@ -126,7 +126,7 @@ def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
 def _named(
     connection: sqlite3.Connection, due: Mapping[int, GroupBacklog], schedule: Sequence[tuple[Scope, int]], now: int
 ) -> Iterator[OverdueGroup]:
-    """Yield the groups for which something is overdue for longest."""
+    """Yield the groups that are overdue for longest."""
     for each in sorted(due.values(), key=lambda one: one.since)[:MAX_LISTED]:
         row = connection.execute(
             "SELECT group_id, group_name FROM groups WHERE group_key = ?1"
@@ -139,7 +139,7 @@ def _named(
 
 
 def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Return the delete-after-fetch groups in which a member is behind: the key, and by how many numbers."""
+    """Return the delete-after-fetch groups with lagging members: the key, and the difference of the watermarks."""
     rows = connection.execute(
         f"WITH {GOVERNED}, reached AS (SELECT group_key, gone,"
         " (SELECT max(watermark) FROM members WHERE members.group_key = governed_groups.group_key) AS most"

@@ -25,12 +25,12 @@ _COUNTS = (
     "lock_seconds",
     "longest_lock_seconds",
 )
-"""Fields of a run that are stored in one column, as JSON."""
+"""Fields of a run that are stored in the JSON column ``counts``."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as the history has it. Times are Unix seconds.
+    """A run in the history. Times are Unix seconds.
 
     ``cpu_seconds``, ``lock_seconds`` and ``longest_lock_seconds``: see ``Cost``.
     """
@@ -39,14 +39,14 @@ class Run:
     started_at: int
     finished_at: int
     outcome: str
-    """Ok or failed."""
+    """``ok`` or ``failed``."""
     error: str
     groups_touched: int = 0
     bytes_returned: int = 0
     archived: int = 0
     archive_bytes_returned: int = 0
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """Rows by rule."""
+    """The number of deleted rows by rule."""
     job: str = EVERYTHING
     held: int = 0
     overdue_groups: int = 0
@@ -67,7 +67,7 @@ def add(connection: sqlite3.Connection, run: Run) -> None:
 
 
 def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
-    """Return the last ``limit`` runs, the newest first."""
+    """Return the last ``limit`` runs, newest first."""
     rows = connection.execute(
         "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs ORDER BY run_id DESC LIMIT ?",
         (limit,),
@@ -76,12 +76,12 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
 
 
 def newest(connection: sqlite3.Connection) -> int:
-    """Return the number of the last run; 0 if there was none."""
+    """Return the number of the last run; 0 if there is none."""
     return int(connection.execute("SELECT ifnull(max(run_id), 0) FROM cleanup_runs").fetchone()[0])
 
 
 def after(connection: sqlite3.Connection, number: int) -> list[Run]:
-    """Return the runs with numbers greater than ``number``, the oldest first."""
+    """Return the runs with numbers greater than ``number``, oldest first."""
     rows = connection.execute(
         "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs WHERE run_id > ?"
         " ORDER BY run_id",
@@ -91,7 +91,7 @@ def after(connection: sqlite3.Connection, number: int) -> list[Run]:
 
 
 def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return when the last run of each job began that succeeded, Unix seconds, by the name of the job."""
+    """Return the start of the last successful run of each job, Unix seconds, by the name of the job."""
     rows = connection.execute(
         "SELECT counts ->> '$.job', max(started_at) FROM cleanup_runs WHERE outcome = 'ok' GROUP BY 1",
     )
@@ -99,7 +99,7 @@ def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int) -> list[Advice]:
-    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs from after ``now`` do not count."""
+    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs after ``now`` do not count."""
     known = [run for run in history if run.outcome == "ok" and run.started_at <= now]
     found = []
     for scope, interval in jobs:

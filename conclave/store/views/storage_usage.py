@@ -1,4 +1,4 @@
-"""How much a group or a user has stored: what quotas go by."""
+"""The storage usage of groups and users, for quotas."""
 
 import sqlite3
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from conclave.store.resources.messages import usage_of_sender
 
 
 class StorageUsage(NamedTuple):
-    """Messages, and the bytes of their bodies and of those that wait with invites."""
+    """The number of messages, and the bytes of their bodies and of pending invites."""
 
     messages: int
     body_bytes: int
@@ -17,11 +17,11 @@ class StorageUsage(NamedTuple):
 def of_group(
     connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *, bytes_too: bool
 ) -> StorageUsage | None:
-    """Count a group's messages, in the hot store and in the archive, for a user who wants to send to it or to join it.
+    """Return a group's usage in both tiers, for a user who wants to send to it or to join it.
 
-    None if the user can do neither, or there is no such group: how long an answer takes tells outsiders neither that it
-    is there nor how much it has. Reads an index entry for each message in the hot store. ``bytes_too``: sum the
-    bytes of their bodies as well, and of what waits with invites and as welcomes. Otherwise there are 0 bytes.
+    None if the user can do neither, or the group does not exist: so response times reveal neither its existence nor its
+    size. Reads an index entry for each message in the hot store. ``bytes_too``: sum the bytes of bodies, invites and
+    welcomes too; otherwise they are 0.
     """
     group = connection.execute(
         "SELECT group_key, archived_seq FROM groups WHERE group_id = ? AND (visibility = 'public'"
@@ -34,7 +34,7 @@ def of_group(
         "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?",
         (group["group_key"],),
     ).fetchone()
-    # What the archive serves may still be in the hot store too, for a moment.
+    # Skip hot copies of archived messages.
     hot = "FROM messages WHERE group_key = ? AND sequence_num > ?"
     if not bytes_too:
         messages = connection.execute(f"SELECT count(*) {hot}", tuple(group)).fetchone()[0]
@@ -47,16 +47,16 @@ def of_group(
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes) -> StorageUsage:
-    """Count the application messages of a user in the hot store, and the bytes that wait with the user's invites.
+    """Return a user's usage: application messages in the hot store, and pending invites by the user.
 
-    What the archive has of the messages is not known there.
+    Archived messages are not counted: the index does not have their senders.
     """
     messages, size = usage_of_sender(connection, user_id)
     return StorageUsage(messages, size + _waiting(connection, "inviter_id = ?", user_id))
 
 
 def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> int:
-    """Return the bytes of what waits with invites until they are answered: at most one for each user and group."""
+    """Return the bytes of pending invites."""
     return _measure_waiting(
         connection, f"SELECT commit_body, welcome_body, group_info_body FROM invites WHERE {which}", value
     )
@@ -68,12 +68,12 @@ def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | i
 
 
 def hot_bytes(connection: sqlite3.Connection, group_key: int) -> int:
-    """Return how many bytes of bodies the hot store has of a group."""
+    """Return the bytes of a group's bodies in the hot store."""
     row = connection.execute("SELECT ifnull(sum(size), 0) FROM messages WHERE group_key = ?", (group_key,)).fetchone()
     return int(row[0])
 
 
 def groups_of_admin(connection: sqlite3.Connection, user_id: bytes) -> int:
-    """Return in how many groups a user is an admin."""
+    """Return the number of groups in which a user is an admin."""
     found = connection.execute("SELECT count(*) FROM members WHERE user_id = ? AND role = 'admin'", (user_id,))
     return int(found.fetchone()[0])

@@ -84,7 +84,7 @@ def test_each_account_has_a_folder_of_its_own(accounts: Accounts) -> None:
 class TestInUse:
     def test_an_account_is_used_by_one_chat(self, accounts: Accounts, account: AccountFolder) -> None:
         with account.locked():
-            with pytest.raises(AccountInUseError, match=r"another conclave chat has .* open: use that one; an"):
+            with pytest.raises(AccountInUseError, match=r"another conclave chat has .* open; an account"):
                 account.locked().__enter__()
             with accounts.for_session(session("bob")).locked():
                 pass

@@ -188,7 +188,7 @@ class TestPolicies:
 
     @staticmethod
     def told(chat: Chat, group: UUID) -> list[str]:
-        return [each for each in chat.notices(group) if each.startswith("messages")]
+        return [each for each in chat.notices(group) if "changed the expiry" in each]
 
     async def test_what_a_wrong_time_has_hidden_is_there_again_once_it_is_right(
         self, pair: Pair, running: Running
@@ -305,7 +305,7 @@ class TestMembership:
         alice, bob, group = pair
         carol = await chat("carol")
         await carol.conversation.sync.membership.join(group)
-        await bob.until(lambda: "carol came in" in bob.notices(group))
+        await bob.until(lambda: "carol joined" in bob.notices(group))
         await alice.client.promote(group, bob.user_id)
         await bob.until(lambda: bob.room(group).is_admin(bob.user_id))
         await alice.client.update_group(group, group_name="den", alias="The Den", visibility="private")
@@ -435,7 +435,7 @@ class TestMembership:
         async def wait(news: object) -> None:
             await never.wait()
 
-        bob.conversation._on = wait  # type: ignore[method-assign]
+        bob.conversation._handle_news = wait  # type: ignore[method-assign]
         await alice.client.remove(group, bob.user_id)
         await bob.refresh()
         assert bob.conversation.rooms.all == {}
@@ -459,7 +459,7 @@ class TestInvites:
         assert bob.conversation.rooms.invites == ()
         assert bob.room(group).name == "club"
         alice.conversation.open_group(group)
-        await alice.until(lambda: "bob came in" in alice.notices(group))
+        await alice.until(lambda: "bob joined" in alice.notices(group))
         alice.send(group, "welcome")
         bob.conversation.open_group(group)
         await bob.shows(group, "welcome")
@@ -560,12 +560,12 @@ class TestRenewal:
         for _ in range(3):
             await alice.refresh()
         assert alice.notices(group) == told
-        assert set(told) <= {"bob came in"}
+        assert set(told) <= {"bob joined"}
 
     async def test_lost_events_are_told_and_all_is_read_again(self, pair: Pair) -> None:
         alice, bob, group = pair
         await alice.client.update_group(group, alias="The Club")
-        await bob.conversation._on(Lagged(3))
+        await bob.conversation._handle_news(Lagged(3))
         assert bob.told.said == ["3 events lost on a slow connection; reloading"]
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
 
@@ -651,7 +651,7 @@ class TestEnds:
         def fail(message: Message) -> None:
             raise ZeroDivisionError("a bug")
 
-        bob.conversation._arrived = fail  # type: ignore[method-assign]
+        bob.conversation._add_message = fail  # type: ignore[method-assign]
         alice.send(group, "one")
         with pytest.raises(ZeroDivisionError):
             await bob.until(lambda: False)

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from tests.support.chatting import Chat, chatting, signed_up, until
 from tests.support.client import PACKAGE, encode
-from tests.support.listening import ConversationObserver, listening
+from tests.support.listening import StreamConnection, listening
 from tests.support.protobuf import ProtobufClient, decode
 from tests.support.server import ServerProcess
 
@@ -25,7 +25,7 @@ OPAQUE = b"\x00\x01\x00\x02\xff\xfe sealed"
 class Existing:
     """An existing client. It hears protobuf on its stream, and goes by it as it always has."""
 
-    def __init__(self, client: ProtobufClient, stream: ConversationObserver) -> None:
+    def __init__(self, client: ProtobufClient, stream: StreamConnection) -> None:
         self.client = client
         self._stream = stream
 
@@ -63,7 +63,7 @@ async def shared(server: ServerProcess, home: Path, name: str) -> AsyncIterator[
         assert (invite["group_name"], UUID(invite["group_id"])) == (name, group)
         await old.client.accept(invite["invite_id"])
         assert UUID((await old.hears("welcome"))["group_id"]) == group
-        await chat.shows(f"{name}_old came in")
+        await chat.shows(f"{name}_old joined")
         yield chat, old, group
 
 

@@ -34,7 +34,7 @@ class Field(App[None]):
     """The field alone, with a member of whom the server says that."""
 
     def compose(self) -> ComposeResult:
-        yield Composer(submit=lambda _: None, does=lambda _: False, names=lambda: ["bob\x1b]0;x\x07\u202e!"])
+        yield Composer(submit=lambda _: None, on_key_press=lambda _: False, names=lambda: ["bob\x1b]0;x\x07\u202e!"])
 
 
 @pytest.mark.parametrize("way", ["a name is completed", "a command is given back", "something is pasted"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.client.chat.mentions import begun, completed, mentions_user, sure
+from conclave.client.chat.mentions import common_prefix, completions, mentions_user, partial_mention
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_a_user_is_meant_by_the_name_as_it_is_unless_that_is_another_members(
     ],
 )
 def test_a_name_begins_with_its_sign_at_the_beginning_of_a_word(before: str, beginning: str | None) -> None:
-    assert begun(before) == beginning
+    assert partial_mention(before) == beginning
 
 
 def test_names_are_completed_as_far_as_they_are_sure() -> None:
     names = ["Grace", "grant", "bob"]
-    assert completed("gr", names) == ["Grace", "grant"]
-    assert completed("", names) == ["bob", "Grace", "grant"]
-    assert completed("x", names) == []
-    assert sure(["Grace", "grant"]) == "Gra"
-    assert sure(["bob"]) == "bob"
-    assert sure(["al", "alice"]) == "al"
+    assert completions("gr", names) == ["Grace", "grant"]
+    assert completions("", names) == ["bob", "Grace", "grant"]
+    assert completions("x", names) == []
+    assert common_prefix(["Grace", "grant"]) == "Gra"
+    assert common_prefix(["bob"]) == "bob"
+    assert common_prefix(["al", "alice"]) == "al"

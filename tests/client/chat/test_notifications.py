@@ -65,7 +65,7 @@ def test_it_calls_once_in_a_while_and_not_at_all_if_it_is_off(monkeypatch: pytes
         caller = Notifier(calls, written.append)
         for at, heard in zip((0.0, 4.9, 5.0), times, strict=True):
             now = at
-            caller.call("bob", "den", said("hi"))
+            caller.notify("bob", "den", said("hi"))
             assert len(written) == heard
 
 
@@ -77,7 +77,7 @@ def test_what_a_self_destructing_message_says_is_not_told() -> None:
     """A desktop may keep what it was told."""
     for message, told in ((said("hi"), "hi"), (said(None), ""), (said("hi", 30), SELF_DESTRUCTING)):
         written = list[str]()
-        Notifier(NotificationMode.TEXT, written.append, {}).call("bob", "den", message)
+        Notifier(NotificationMode.TEXT, written.append, {}).notify("bob", "den", message)
         assert written == [f"\x1b]9;conclave: bob in den: {told}\x1b\\\a"]
 
 
@@ -148,11 +148,11 @@ def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
         attention.mute(room, HOUR)
         message = replace(said("psst @bob"), group_id=group.group_id)
         attention.count(room)
-        attention.arrived(room, message)
+        attention.handle_message(room, message)
         assert told.calls == []
         clock.set_wrong(-DAY)
         clock.advance(HOUR)
-        attention.arrived(room, message)
+        attention.handle_message(room, message)
         assert told.calls == ["club: psst @bob"]
 
 

@@ -41,9 +41,9 @@ class TestChanges:
         [
             (CLUB, []),
             (replace(CLUB, members=(HE, MYSELF)), []),
-            (replace(CLUB, members=(MYSELF, HE, SHE)), ["carol came in"]),
+            (replace(CLUB, members=(MYSELF, HE, SHE)), ["carol joined"]),
             (replace(CLUB, members=(MYSELF,)), ["bob is no longer a member"]),
-            (replace(CLUB, members=(MYSELF, SHE)), ["carol came in", "bob is no longer a member"]),
+            (replace(CLUB, members=(MYSELF, SHE)), ["carol joined", "bob is no longer a member"]),
             (replace(CLUB, members=(MYSELF, replace(HE, role="admin"))), ["bob is now an admin"]),
             (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are no longer an admin"]),
             (replace(CLUB, members=(MYSELF, replace(HE, alias="Bobby"))), []),
@@ -54,7 +54,7 @@ class TestChanges:
             (
                 replace(CLUB, group_name="den", alias="x", visibility="public", members=(MYSELF, SHE)),
                 [
-                    *("carol came in", "bob is no longer a member", "the group was renamed to den"),
+                    *("carol joined", "bob is no longer a member", "the group was renamed to den"),
                     *("the title is now x", "the group is now public"),
                 ],
             ),
@@ -70,7 +70,7 @@ class TestChanges:
             (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are now an admin"]),
             (replace(CLUB, alias="The Den"), ["the title was removed"]),
             (replace(CLUB, visibility="public"), ["the group is now private"]),
-            (replace(CLUB, members=(HE,)), ["you came in"]),
+            (replace(CLUB, members=(HE,)), ["you joined"]),
         ],
     )
     def test_what_has_changed_back_too(self, before: GroupDetails, told: list[str]) -> None:
@@ -133,7 +133,7 @@ class TestDraft:
         assert [each.waits for each in (waiting, refused, sent)] == [True, False, False]
 
     def test_one_that_is_refused_is_shown_whatever_came_before(self) -> None:
-        room = Room(CLUB, drafts=[PendingMessage(CLUB.group_id, "ok", is_stored=True)])
+        room = Room(CLUB, pending=[PendingMessage(CLUB.group_id, "ok", is_stored=True)])
         room.pending[0].refuse("no")
         assert list(room.items(NOW)) == room.pending
 
@@ -152,7 +152,7 @@ class TestRooms:
         room.typed = "half a sentence"
         rooms.update([replace(CLUB, members=(MYSELF, HE, SHE))], NOW + 5)
         assert rooms.all == {CLUB.group_id: room}
-        assert (room.typed, room.notices) == ("half a sentence", [Notice(0, NOW + 5, "carol came in")])
+        assert (room.typed, room.notices) == ("half a sentence", [Notice(0, NOW + 5, "carol joined")])
         assert rooms.name_of(other.group_id) == "Alpha", "how it was called is known"
         assert rooms.name_of(uuid4()) == "a group"
 
@@ -161,7 +161,7 @@ class TestRooms:
         rooms.update([replace(CLUB, members=(MYSELF, replace(HE, username="\x1bbob", alias="Carol")))], NOW)
         rooms.update([replace(CLUB, members=(MYSELF,))], NOW)
         assert rooms.display_name(BOB) == rooms.known_name(BOB) == "\N{REPLACEMENT CHARACTER}bob"
-        assert (rooms.display_name(CAROL), rooms.known_name(CAROL)) == ("somebody", None)
+        assert (rooms.display_name(CAROL), rooms.known_name(CAROL)) == ("unknown user", None)
 
     def test_an_admin_is_one(self) -> None:
         assert [Room(CLUB).is_admin(each) for each in (ME, BOB, CAROL)] == [True, False, False]
@@ -175,7 +175,7 @@ class TestRooms:
         room = Room(CLUB)
         assert missing_fetchers(room) == []
         room.retention = RetentionInfo(-1, 0, 0, held_by=(BOB, CAROL))
-        assert missing_fetchers(room) == ["bob", "somebody"]
+        assert missing_fetchers(room) == ["bob", "unknown user"]
         assert missing_fetchers(room, {CAROL: "carol\x07"}) == ["bob", "carol\N{REPLACEMENT CHARACTER}"]
 
     def test_unsent_texts_are_counted(self) -> None:

@@ -90,8 +90,8 @@ class TestNames:
         ]
 
     def test_a_notice_comes_between(self) -> None:
-        assert texts([said(1), Notice(1, NOW, "carol came in"), said(2)])[1:] == [
-            *("bob", "  text", "· carol came in", "bob", "  text")
+        assert texts([said(1), Notice(1, NOW, "carol joined"), said(2)])[1:] == [
+            *("bob", "  text", "· carol joined", "bob", "  text")
         ]
 
     def test_what_is_on_its_way_stands_under_ones_own_name(self) -> None:
@@ -245,7 +245,7 @@ class TestPlain:
         items: list[Item] = [
             said(1, "hello"),
             said(2, "me too", by=ME),
-            Notice(2, NOW, "carol came in"),
+            Notice(2, NOW, "carol joined"),
             pending("on its way"),
             pending("bad", refused="too long"),
         ]
@@ -254,7 +254,7 @@ class TestPlain:
             "new",
             "bob, 22:13: hello",
             "you, 22:13: me too",
-            "carol came in",
+            "carol joined",
             "you, 22:13: on its way (sending)",
             "you, 22:13: bad (not sent, too long)",
         ]
@@ -279,7 +279,7 @@ class TestPlain:
     @pytest.mark.parametrize(
         "end", ["\n", "\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029", " " * 50, " \u2800" * 24]
     )
-    @pytest.mark.parametrize("forged", ["carol, 22:13: I resign", "you, 22:13: yes", "carol came in", "new"])
+    @pytest.mark.parametrize("forged", ["carol, 22:13: I resign", "you, 22:13: yes", "carol joined", "new"])
     @pytest.mark.parametrize("context", [LOOK, PLAIN], ids=["screen", "plain"])
     def test_no_text_or_title_has_a_row_that_looks_like_another_message_or_a_notice(
         self, context: RowContext, forged: str, end: str
@@ -358,7 +358,7 @@ class TestWidths:
         context = replace(context, width=width)
         found = lay_out([said(1, "日" * 50_000 + "x" * 50_000, gone=NOW + YEAR)], context)
         assert max(width_of(each, context) for each in found) <= width
-        assert "".join(each.text.plain for each in found).count("日") == formatting.LONGEST
+        assert "".join(each.text.plain for each in found).count("日") == formatting.MAX_CHARACTERS
         assert "92,000" in "".join(each.text.plain for each in found)
 
     @pytest.mark.parametrize("width", [0, 1, 19])

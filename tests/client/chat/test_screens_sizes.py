@@ -7,7 +7,7 @@ from aiohttp import ClientSession
 
 from conclave.client.chat.bars import KEYS, key_line
 from conclave.client.chat.screen import QUIT_HINT
-from conclave.client.chat.sidebar import WIDTH, whole
+from conclave.client.chat.sidebar import WIDTH, split_label
 from conclave.client.chat.status_messages import ERROR_SECONDS, INFO_SECONDS, MAX_STATUSES, StatusMessages
 from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
@@ -83,9 +83,9 @@ def test_of_the_keys_those_are_shown_that_fit_whole(width: int) -> None:
     ],
 )
 def test_a_long_name_goes_on_below(label: str, rows: list[str]) -> None:
-    first, more = whole(label, 10)
+    first, more = split_label(label, 10)
     assert [first.plain, *more.plain.split("\n")[1:]] == rows
-    first, more = whole(LONG, 10)
+    first, more = split_label(LONG, 10)
     assert "".join([first.plain, *(each.strip() for each in more.plain.split("\n"))]) == LONG
     assert max(map(len, more.plain.split("\n"))) <= WIDTH - 2
 
@@ -93,10 +93,10 @@ def test_a_long_name_goes_on_below(label: str, rows: list[str]) -> None:
 class TestSayings:
     def test_what_is_said_goes_with_time_or_with_the_next_line_and_what_is_bad_later(self) -> None:
         statuses = StatusMessages()
-        statuses.show_status("one")
-        statuses.show_status("bad", is_error=True)
+        statuses.add("one")
+        statuses.add("bad", is_error=True)
         assert not statuses.tick(INFO_SECONDS / 2)
-        statuses.show_status("two")
+        statuses.add("two")
         assert statuses.tick(INFO_SECONDS / 2)
         assert [each.text for each in statuses.all] == ["bad", "two"]
         assert statuses.clear_info()
@@ -108,7 +108,7 @@ class TestSayings:
     def test_they_do_not_pile_up(self) -> None:
         statuses = StatusMessages()
         for number in range(20):
-            statuses.show_status(f"number {number % 7}")
+            statuses.add(f"number {number % 7}")
         assert [each.text for each in statuses.all] == [f"number {number}" for number in (3, 4, 5)]
         assert len(statuses.all) == MAX_STATUSES
         assert statuses.has("number 5")

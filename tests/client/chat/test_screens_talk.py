@@ -313,7 +313,7 @@ async def test_an_invite_is_taken_and_answered_at_once(server: ServerProcess, tm
         await invited.shows("✉ quick_club")
         invited.type("/accept", "enter")
         invited.type("hi there", "enter")
-        await inviting.shows("quick_guest came in", "hi there")
+        await inviting.shows("quick_guest joined", "hi there")
 
 
 async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, 
         await until(lambda: invited.chat_screen.room, lambda: invited.screen)
         await invited.hides("✉ hosted")
         invited.type("thank you", "enter")
-        await inviting.shows("guest came in", "thank you", "2 members")
+        await inviting.shows("guest joined", "thank you", "2 members")
 
 
 async def test_invite_and_accept_with_the_mouse_alone(
@@ -381,7 +381,7 @@ async def test_a_group_is_made_joined_and_left_by_commands(server: ServerProcess
         joiner.press("escape")
         await joiner.do("/join made_here")
         await until(lambda: joiner.chat_screen.room)
-        await maker.shows("joiner came in")
+        await maker.shows("joiner joined")
         await joiner.do("/leave")
         await joiner.asked("Leave made_here?")
         joiner.press("left", "enter")

@@ -237,7 +237,7 @@ class TestSending:
         bob.send(group, "hello")  # no event tells of what one sends oneself
         await alice.until(lambda: len(alice.room(group).messages) == 3)
         held.may_answer.set()
-        await alice.until(alice.conversation.rooms.unsent)
+        await alice.until(alice.conversation.rooms.unsent_count)
         assert isinstance(alice.items(group)[-1], PendingMessage)
 
     async def test_what_was_typed_for_a_group_goes_with_it(self, pair: Pair, running: Running) -> None:

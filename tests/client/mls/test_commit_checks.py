@@ -95,8 +95,8 @@ LISTS: dict[str, tuple[list[Proposal | bytes], str]] = {
     "the committer's own removal": ([Remove(0)], "removes itself"),
     "one removal twice": ([Remove(2), Remove(2)], "one member twice"),
     "one pre-shared key twice": ([psk(), psk()], "pre-shared key twice"),
-    "a key for a branch": ([psk(ResumptionPSKUsage.BRANCH)], "another use"),
-    "a key for a new beginning": ([psk(ResumptionPSKUsage.REINIT)], "another use"),
+    "a key for a branch": ([psk(ResumptionPSKUsage.BRANCH)], "usage"),
+    "a key for a new beginning": ([psk(ResumptionPSKUsage.REINIT)], "usage"),
     "a nonce that is too short": ([psk(nonce=b"x")], "nonce of the wrong length"),
     "extensions twice": ([GroupContextExtensions(()), GroupContextExtensions(())], "extensions of the group twice"),
     "an end and more": ([ReInit(b"", 1, 1, ()), Remove(2)], "ReInit and other proposals"),
@@ -187,7 +187,7 @@ def test_an_update_of_ours_that_we_never_sent_is_refused() -> None:
     message = public(state, authenticated(state, update_of("bob")))
     alice.receive(message, NOW)
     refused(bob, message, "own", MlsError)
-    refused(bob, alice.commit(NOW).message, "did not come", InvalidError)
+    refused(bob, alice.commit(NOW).message, "unknown proposal", InvalidError)
 
 
 def test_a_commit_that_changes_members_needs_new_keys() -> None:

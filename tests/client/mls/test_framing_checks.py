@@ -115,7 +115,7 @@ def test_a_change_of_a_past_epoch_is_refused_also_if_encrypted(four: Cast) -> No
     late = alice.propose_remove(3, NOW, private=True)
     old = alice._state
     bob.receive(four.group("carol").commit(NOW).message, NOW)
-    refused(bob, late, "is over", StaleError)
+    refused(bob, late, "of past epoch", StaleError)
     refused(bob, public(old, authenticated(old, Remove(3))), "proposal or commit is of", StaleError)
 
 

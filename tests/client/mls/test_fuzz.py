@@ -166,7 +166,7 @@ def test_a_message_that_is_too_large_is_not_looked_at(counted: list[int]) -> Non
         ("c0aa", "an invalid prefix"),
         ("ff", "an invalid prefix"),
         ("02aa", "ends too early"),
-        ("01aabb", "after its end"),
+        ("01aabb", "trailing bytes"),
     ],
 )
 def test_a_length_is_as_short_as_it_can_be(data: str, sentence: str) -> None:
@@ -195,10 +195,13 @@ def test_a_list_has_each_extension_once() -> None:
 
 
 def test_what_this_package_does_not_know_is_told_apart_from_what_it_does() -> None:
-    for data, sentence in (("00010009", "no WireFormat"), ("0001000100" + "00" * 8 + "09", "no SenderType")):
+    for data, sentence in (
+        ("00010009", "not a known WireFormat"),
+        ("0001000100" + "00" * 8 + "09", "not a known SenderType"),
+    ):
         with pytest.raises(MalformedMessageError, match=sentence):
             decode_message(raw(data))
-    with pytest.raises(MalformedMessageError, match="no proposal of type 9"):
+    with pytest.raises(MalformedMessageError, match="proposals of type 9"):
         decode(raw("0009"), decode_proposal)
 
 

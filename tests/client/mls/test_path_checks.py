@@ -122,7 +122,7 @@ def test_such_a_key_package_is_refused(key_package: object, sentence: str) -> No
 @pytest.mark.parametrize(
     ("lifetime", "sentence"),
     [
-        (Lifetime(NOW - LIFETIME_SECONDS, NOW - 1), "too old"),
+        (Lifetime(NOW - LIFETIME_SECONDS, NOW - 1), "has expired"),
         (Lifetime(NOW + 86_401, NOW + LIFETIME_SECONDS), "not valid yet"),
     ],
 )

@@ -38,11 +38,11 @@ export interface NewMessage {
   isMention: boolean;
 }
 
-/** `expiry`: the effective one: -1 keep, 0 delete-after-fetch, or seconds. `toldUpTo`: `readUpTo` as reported to the server. */
+/** `expiry`: the effective one: -1 keep, 0 delete-after-fetch, or seconds. `reportedUpTo`: `readUpTo` as reported to the server. */
 export class GroupHistory {
   fetchedUpTo = 0;
   readUpTo = 0;
-  toldUpTo = 0;
+  reportedUpTo = 0;
   expiry = -1;
   /** Ascending by number. */
   entries: Entry[] = [];
@@ -200,12 +200,12 @@ export class History {
 
   /** Returns read positions that were not reported to the server. */
   unreportedReads(): { groupId: Id; upTo: number }[] {
-    return [...this.groups.values()].flatMap(({ groupId, readUpTo, toldUpTo }) => (readUpTo > toldUpTo ? [{ groupId, upTo: readUpTo }] : []));
+    return [...this.groups.values()].flatMap(({ groupId, readUpTo, reportedUpTo }) => (readUpTo > reportedUpTo ? [{ groupId, upTo: readUpTo }] : []));
   }
 
   async markReported(groupId: Id, upTo: number): Promise<void> {
     const group = this.group(groupId);
-    group.toldUpTo = Math.max(group.toldUpTo, upTo);
+    group.reportedUpTo = Math.max(group.reportedUpTo, upTo);
     await this.vault.write(this.putGroup(group, new Batch()));
   }
 
@@ -244,8 +244,8 @@ export class History {
   }
 
   private putGroup(group: GroupHistory, batch: Batch): Batch {
-    const { fetchedUpTo, readUpTo, toldUpTo, expiry } = group;
-    return batch.put(["history", group.groupId], { fetchedUpTo, readUpTo, toldUpTo, expiry });
+    const { fetchedUpTo, readUpTo, reportedUpTo, expiry } = group;
+    return batch.put(["history", group.groupId], { fetchedUpTo, readUpTo, reportedUpTo, expiry });
   }
 
   /** Adds the blocks of changed entries to a batch. */

@@ -12,7 +12,7 @@ import { navigateBack } from "./place";
 import { SearchDialog } from "./search";
 import { nameOf } from "./sidebar";
 import { engine, openDialog } from "./store";
-import { displayName, count, joinNames } from "./text";
+import { displayName, joinNames } from "./text";
 import { lifetimeText } from "./time";
 import { Timeline } from "./timeline";
 
@@ -154,7 +154,7 @@ function ChangedKey({ group, userId }: { group: Group; userId: string }) {
       <p>
         <strong>{displayName(username)}'s key changed</strong>
         {key.wasVerified ? " after you verified it" : ""}: a new or reset device, or someone intercepting messages. Your
-        messages{group.waiting > 0 ? ` (${count(group.waiting, "message")})` : ""} are held back until you decide.
+        messages{group.waiting > 0 ? ` (${group.waiting})` : ""} are held back until you decide.
       </p>
       <div class="actions">
         <button

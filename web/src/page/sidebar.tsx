@@ -85,7 +85,7 @@ function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
           <bdi class={unread ? "title unread" : "title"}>{nameOf(group)}</bdi>
           <span class="meta">
             {hasWarning && <span class="danger-text">check keys · </span>}
-            {group.waiting > 0 && `${count(group.waiting, "message")} pending · `}
+            {group.waiting > 0 && `${group.waiting} pending · `}
             <span aria-hidden="true">
               <Icon name="clock" />
               {shortLifetime(lifetime.effective)}

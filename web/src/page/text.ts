@@ -79,7 +79,7 @@ export interface Part {
 const HOST = String.raw`(?:[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?`;
 const LINK = String.raw`(?<![a-zA-Z0-9])https?:\/\/${HOST}(?![.:]?[\w@%-])(?:[/?#][^\s"<>\\^\x60{|}]*)?`;
 const MENTION = String.raw`(?<![\w@.])@[a-zA-Z0-9][a-zA-Z0-9_]{0,63}(?![a-zA-Z0-9_])`;
-const FOUND = new RegExp(`(^> .*(?:\\n|$))|(${LINK})|(${MENTION})`, "gimu");
+const PATTERN = new RegExp(`(^> .*(?:\\n|$))|(${LINK})|(${MENTION})`, "gimu");
 
 /**
  * Splits a sanitized text: quotes (whole lines with their line breaks), links whose text is their target, and names of
@@ -93,7 +93,7 @@ export function parseText(text: string, self: string, names: ReadonlySet<string>
     out.push(part);
     at = start + part.text.length;
   };
-  for (const each of text.matchAll(FOUND)) {
+  for (const each of text.matchAll(PATTERN)) {
     const [, quote, link, mention] = each;
     if (quote) add({ kind: "quote", text: quote }, each.index);
     else if (link) {

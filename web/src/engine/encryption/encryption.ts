@@ -27,7 +27,7 @@ export const COMMIT_ARRIVAL_SECONDS = 5;
 const NO_BYTES: Uint8Array = new Uint8Array();
 
 const WELCOMED = "This member added you to the group.";
-const WELCOMED_BY_ANOTHER = "This member added you to the group, but the server named another inviter.";
+const WELCOMED_BY_ANOTHER = "This member added you, but the server named another inviter.";
 
 /** The messages to send for a change of the members. Empty bytes: nothing to send. */
 export interface MembershipChange {
