@@ -136,7 +136,7 @@ class Codec(Protocol):
         ...
 
     def encode_resend(self, again: PendingResend) -> bytes:
-        """Return the payload of a text to resend; members who have read the original ignore it. Raises NotReadyError."""
+        """Return the payload of a text to resend, ignored by members who read the original. Raises NotReadyError."""
         ...
 
     def drop_resend(self, key: int) -> None:
@@ -180,7 +180,7 @@ class Codec(Protocol):
         ...
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """Record that the history has stored all decoded messages up to a number. It is also called before each fetch."""
+        """Record that the history has stored all decoded messages up to a number. Also called before each fetch."""
         ...
 
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:

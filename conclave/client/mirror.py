@@ -276,7 +276,7 @@ class Mirror:
 
     @property
     def needs_comparison(self) -> bool:
-        """Whether comparisons or messages were skipped while the server's clock was in doubt, and can be repeated now."""
+        """Whether to repeat comparisons or fetches that were skipped while the server's clock was in doubt."""
         return self._has_skipped and self._history.is_time_known
 
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
@@ -320,7 +320,7 @@ class Mirror:
                 self._forget_kept(group_id, up_to)
 
     def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
-        """Erase the codec's copies of messages that the history does not have. ``up_to``: the last number; None: all."""
+        """Erase the codec's copies of messages that the history lacks. ``up_to``: the last number; None: all."""
         numbers = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
         if numbers and (erased := set(numbers) - self._history.present(group_id, numbers)):
             self._codec.erase_messages(group_id, erased)
