@@ -386,7 +386,7 @@ class MlsCodec:
         if record and record.welcome == digest:
             return True  # already processed, and the server's answer was lost
         try:
-            group, key_package = MlsGroup.join(welcome, self._own_keys.stored_packages(), self._now(), policy=POLICY)
+            group, own_package = MlsGroup.join(welcome, self._own_keys.stored_packages(), self._now(), policy=POLICY)
         except WrongRecipientError:
             return record is not None and record.stage is Stage.ACTIVE
         except MlsError:
@@ -394,11 +394,11 @@ class MlsCodec:
         try:
             with self._changing(group_id) as record:
                 self._processor.drop_state(record)
-                self._own_keys.drop_used(key_package)
+                self._own_keys.drop_used(own_package)
                 record.group, record.welcome = group, digest
                 record.await_commit(AwaitedCommit(group.epoch - 1, group.confirmation_tag), b"")
                 self._agenda.group(group_id).join_sent_at = self._agenda.clock()
-                record.renewed_at = 0 if key_package.key_package.is_last_resort else self._now()
+                record.renewed_at = 0 if own_package.key_package.is_last_resort else self._now()
                 self._processor.resolve_awaited(record)
         except EncryptionError:
             return True

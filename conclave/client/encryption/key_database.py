@@ -182,7 +182,7 @@ class KeyDatabase:
         except (OSError, sqlite3.Error) as error:
             raise _unusable(path, error) from error
         try:
-            self._create_schema(path, user_id)
+            self._prepare(path, user_id)
             enable_auto_vacuum(self.connection)
         except sqlite3.Error as error:
             self.connection.close()
@@ -191,7 +191,7 @@ class KeyDatabase:
             self.connection.close()
             raise
 
-    def _create_schema(self, path: Path | None, user_id: UUID) -> None:
+    def _prepare(self, path: Path | None, user_id: UUID) -> None:
         self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         with self.transaction():
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]

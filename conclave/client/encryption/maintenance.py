@@ -101,7 +101,7 @@ class GroupMaintenance:
         return await self._commit_if_needed(client, group, agenda)
 
     async def _commit_if_needed(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Commit removals of strangers, cached proposals and new own keys, if needed. Return whether a commit was sent."""
+        """Commit removals of strangers, proposals and new own keys, if needed. Return whether a commit was sent."""
         group_id = group.group_id
         record = self._operations.record(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
