@@ -25,8 +25,8 @@ class Stage(StrEnum):
     """How far the user has joined a group.
 
     ``WITHOUT_KEYS``: the client has no keys. ``AWAITING``: it has the state after a commit that has not arrived yet:
-    its own external commit or that of an invite. ``ACTIVE``: it has the state of the group. ``REPLACED``: it has no keys,
-    since another device of the account has replaced this one; it rejoins only after a reset by the user.
+    its own external commit or that of an invite. ``ACTIVE``: it has the state of the group. ``REPLACED``: it has no
+    keys, since another device of the account has replaced this one; it rejoins only after a reset by the user.
     """
 
     WITHOUT_KEYS = "out"
@@ -49,8 +49,8 @@ class GroupRecord:
     ``up_to``: messages up to this number were processed. ``first_epoch``: the first epoch with keys of the user.
     ``entered_epoch``: the epoch in which the last new member joined. ``missed``: messages that arrived without keys.
     ``had_keys``: the user had keys before. ``renewed_at``: creation of the own leaf (Unix seconds). ``welcome``: hash
-    of the last accepted Welcome. ``base_tag``: confirmation tag of the epoch before the own external commit; b"": there is
-    none. ``joined_number``: the number of the commit by which the user joined; 0: the user created the group.
+    of the last accepted Welcome. ``base_tag``: confirmation tag of the epoch before the own external commit; b"":
+    there is none. ``joined_number``: the number of the commit by which the user joined; 0: the user created the group.
     ``in_since``: arrival of that commit (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy,
     without messages sent since. Nothing is sent in its epoch: keys and nonces would be used twice. ``confirmed_by``: a
     senior member who has sent a message with the same keys; b"": none yet.

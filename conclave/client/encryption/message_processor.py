@@ -289,8 +289,8 @@ class MessageProcessor:
     def _handle_own_removal(self, record: GroupRecord, committer: MlsMember, message: FetchedMessage) -> None:
         """Handle a commit that removes the user: rejoin, unless another device of the account has replaced this one.
 
-        Otherwise two devices would replace each other endlessly. An own external commit that was abandoned for a Welcome
-        is not from another device.
+        Otherwise two devices would replace each other endlessly. An own external commit that was abandoned for a
+        Welcome is not from another device.
         """
         if user_of(committer) == self._user_id:
             header = read_header(message.mls_message)

@@ -47,7 +47,7 @@ class KnownKeys:
     def key_of(self, member: MlsMember) -> KnownKey:
         """Return a member's key in a group, with its trust; it may differ from the user's key in other groups.
 
-        A verified key is trusted only in groups that use it: the server may have put another one into this group before.
+        A verified key is trusted only in groups that use it: the server may have put another one into this group.
         """
         user_id, current = user_of(member), _fingerprint(member.signature_key)
         known_key = self._known.get(user_id)

@@ -167,7 +167,8 @@ class Texts:
     def drop_erased(self, record: GroupRecord, numbers: Collection[int], *, are_taken_back: bool) -> None:
         """Erase the texts of messages that no longer exist.
 
-        The hashes of copies in transit are kept, to recognize the copies. ``are_taken_back``: also take back all resent copies.
+        The hashes of copies in transit are kept, to recognize the copies. ``are_taken_back``: also take back
+        all resent copies.
         """
         rows = self._connection.execute(
             f"SELECT text_key, original, {_IN_TRANSIT}, segment, body_id FROM own_texts WHERE group_key = ?",
