@@ -48,7 +48,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class SessionEnded:
-    """A user's session has ended, and so do its streams."""
+    """A user's session has ended. Its streams are ended too."""
 
     user_id: bytes
     session_id: int
@@ -68,7 +68,7 @@ class MessageStored(NamedTuple):
 
 
 News = Announcement | SessionEnded | MessageStored
-"""What a transaction publishes once it is committed."""
+"""The news that a transaction publishes once it is committed."""
 
 
 class Stream(ABC):
@@ -110,9 +110,9 @@ class Stream(ABC):
 
     def take(self) -> tuple[int, list[Event]]:
         """Empty the queue. Return the number of events dropped since the last call, and the queued events."""
-        taken = self._lost, self._waiting
+        batch = self._lost, self._waiting
         self._lost, self._waiting = 0, []
-        return taken
+        return batch
 
     def end(self) -> None:
         """End the stream, once. Queued events are still sent."""
@@ -126,7 +126,7 @@ class Stream(ABC):
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Write a comment, so that an idle stream is not taken for a dead one."""
+        """Write a comment, so that clients and proxies do not close an idle stream."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -178,12 +178,12 @@ class Events:
 
     def remove(self, stream: Stream) -> None:
         """Remove a stream, if it is registered."""
-        of_user = self._streams.get(stream.user_id, {})
-        if stream not in of_user:
+        user_streams = self._streams.get(stream.user_id, {})
+        if stream not in user_streams:
             return
         self.wheel.remove(stream)
-        del of_user[stream]
-        if not of_user:
+        del user_streams[stream]
+        if not user_streams:
             del self._streams[stream.user_id]
         self._check_ended()
 
@@ -192,7 +192,7 @@ class Events:
 
         Users without a stream miss the event. Writing follows in later steps of the event loop, in slices.
         """
-        fresh: list[Stream] = []
+        streams_to_flush: list[Stream] = []
         for each in news:
             if isinstance(each, MessageStored):
                 continue
@@ -200,8 +200,8 @@ class Events:
                 self._end(each)
                 continue
             for user_id in (each.recipients & self._streams.keys()) - {each.excluded}:
-                fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
-        self._schedule_flush(fresh)
+                streams_to_flush += [stream for stream in self._streams[user_id] if stream.put(each.event)]
+        self._schedule_flush(streams_to_flush)
 
     def backlog(self) -> Backlog:
         """Return the size of the queues. It walks all streams. Any thread may call it."""
@@ -219,7 +219,7 @@ class Events:
         return {stream.session_id for streams in self._streams.values() for stream in streams}
 
     def end_all(self) -> None:
-        """End every stream, and each that is added later: the server stops."""
+        """End every stream, and each that is added later. Call it when the server stops."""
         self._stopping = True
         self._check_ended()
         for stream in [stream for streams in self._streams.values() for stream in streams]:
@@ -239,10 +239,10 @@ class Events:
             if stream.session_id == ending.session_id:
                 stream.end()
 
-    def _schedule_flush(self, fresh: list[Stream]) -> None:
+    def _schedule_flush(self, streams: list[Stream]) -> None:
         """Schedule the streams for writing. Events for few streams do not wait for events for many."""
-        if fresh:
-            (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
+        if streams:
+            (self._few if len(streams) <= SLICE else self._many).extend(streams)
             self._flush_soon()
 
     def _flush_soon(self) -> None:

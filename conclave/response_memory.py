@@ -17,8 +17,8 @@ ACCOUNT_DIVISOR = 8
 """The responses of one account use at most an eighth of the memory; a single response may use more."""
 
 GRACE_SECONDS, GRACE_BYTES = 1.0, 4 * 1024 * 1024
-"""A client's speed is known only after a second. During that second up to 4 MiB are added to what it has read,
-decreasing to 0.
+"""A client's speed is known only after a second. During that second up to 4 MiB are added to the bytes that it
+has read, decreasing to 0.
 """
 
 
@@ -37,14 +37,14 @@ class PendingResponse:
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Set the memory that it uses, in bytes. Abort connections if the limit is exceeded."""
+        """Set the number of bytes that it uses. Abort connections if the limit is exceeded."""
         self._budget.hold(self, size)
 
     def rate(self, now: float) -> float:
         """Return how many bytes a second the client reads, with the allowance for a new response."""
         seconds = now - self._began
-        hoped = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
-        return (self._size - self._left() + hoped) / max(seconds, GRACE_SECONDS)
+        allowance = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
+        return (self._size - self._left() + allowance) / max(seconds, GRACE_SECONDS)
 
 
 class Budget:
@@ -89,20 +89,20 @@ class Budget:
                 break
             self._abort_slowest(own, "account")
         while self.used > self.size:
-            # Candidates are all accounts with at least half of what the largest has. Otherwise many accounts with
+            # Candidates are all accounts that use at least half as much as the largest. Otherwise many accounts with
             # slightly less than a fast client would cause that client to be aborted.
-            least = max(self._by_account.values()) / 2
-            self._abort_slowest([each for each in self._waiting if self._by_account[each.account] >= least], "memory")
+            minimum = max(self._by_account.values()) / 2
+            self._abort_slowest([each for each in self._waiting if self._by_account[each.account] >= minimum], "memory")
 
-    def _count(self, response: PendingResponse, more: int) -> None:
-        self.used += more
-        response.held += more
-        self._by_account[response.account] += more
+    def _count(self, response: PendingResponse, change: int) -> None:
+        self.used += change
+        response.held += change
+        self._by_account[response.account] += change
 
-    def _abort_slowest(self, among: list[PendingResponse], reason: str) -> None:
+    def _abort_slowest(self, candidates: list[PendingResponse], reason: str) -> None:
         """Abort the response whose client reads slowest. Its memory counts as free at once."""
         now = asyncio.get_running_loop().time()
-        slowest = min(among, key=lambda each: each.rate(now))
+        slowest = min(candidates, key=lambda each: each.rate(now))
         log.info("response_cut_off", reason=reason, held_bytes=slowest.held)
         self.cut_off[reason] += 1
         self._release(slowest)

@@ -68,13 +68,13 @@ class Reloader:
             await self._requested.wait()
             self._requested.clear()
             self._manager.reloading()
-            taken = False
+            is_applied = False
             try:
-                taken = await self.reload()
+                is_applied = await self.reload()
             except Exception as error:
                 log.exception("reload_failed")
                 self._report_refusal([f"{type(error).__name__}: {error}"])
-            self._manager.ready("serving; " + ("the configuration was read again" if taken else REFUSED))
+            self._manager.ready("serving; " + ("the configuration was read again" if is_applied else REFUSED))
 
     async def reload(self) -> bool:
         """Load the certificate and the log level; return whether that succeeded.
@@ -82,7 +82,7 @@ class Reloader:
         Errors of the file or the certificate are logged, and nothing changes.
         """
         try:
-            read, context, ends = await asyncio.to_thread(self._read)
+            new_config, context, expires_at = await asyncio.to_thread(self._read)
         except ConfigError as error:
             self._refuse(error.faults)
             return False
@@ -91,15 +91,15 @@ class Reloader:
             return False
         if self._tls and context:
             self._tls.replace(context)
-            self._health.certificate_ends = ends
-        if read.log.level != self._config.log.level:
-            self._config = replace(self._config, log=replace(self._config.log, level=read.log.level))
+            self._health.certificate_ends = expires_at
+        if new_config.log.level != self._config.log.level:
+            self._config = replace(self._config, log=replace(self._config.log, level=new_config.log.level))
             configure_logging(self._config.log)
             self._supervisor.set_config(self._config)
         self._health.clear_fault(HealthPart.CONFIGURATION)
-        log.info("reloaded", logs_from=read.log.level, certificate="read again" if context else "none")
-        if left := changed_settings(self._config, read):
-            log.warning("needs_restart", settings=left)
+        log.info("reloaded", logs_from=new_config.log.level, certificate="read again" if context else "none")
+        if pending_settings := changed_settings(self._config, new_config):
+            log.warning("needs_restart", settings=pending_settings)
         return True
 
     def _refuse(self, faults: list[str]) -> None:
@@ -119,13 +119,13 @@ class Reloader:
         source = self._source or find_config()
         if source:
             _require_file(source)
-        read = load_config(source)
-        if found := start_check.find_refusals(read, None):
+        new_config = load_config(source)
+        if found := start_check.find_refusals(new_config, None):
             raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
         context = load_context(self._config)
         if context:
             warn_if_invalid(context, self._config)
-        return read, context, certificate.expiry(self._config.tls_cert_path)
+        return new_config, context, certificate.expiry(self._config.tls_cert_path)
 
 
 def changed_settings(one: Config, other: Config) -> list[str]:

@@ -27,7 +27,7 @@ _ESTABLISHED, _CLOSE_WAIT = 1, 8
 """Connection states in the first byte of TCP_INFO (Linux): open on both sides, and closed by the client."""
 
 _IS_REPORTED = sys.platform == "linux"
-"""Whether the system reports it. Other systems use different numbers, or lack the calls."""
+"""Whether the system reports these states. Other systems use different numbers, or lack the calls."""
 
 _COUNT = struct.Struct("i")
 
@@ -52,17 +52,17 @@ def _unacknowledged(transport: asyncio.Transport, below: asyncio.Transport | Non
     if transport.is_closing() or (below and below.is_closing()):
         return None  # another connection may have the socket's number by now
     try:
-        end = transport.get_extra_info("socket")
-        [left] = _COUNT.unpack(fcntl.ioctl(end.fileno(), termios.TIOCOUTQ, _COUNT.pack(0)))
-        if _state(end) not in (_ESTABLISHED, _CLOSE_WAIT):  # checked last: a reset may discard the count
+        client_socket = transport.get_extra_info("socket")
+        [unsent] = _COUNT.unpack(fcntl.ioctl(client_socket.fileno(), termios.TIOCOUTQ, _COUNT.pack(0)))
+        if _state(client_socket) not in (_ESTABLISHED, _CLOSE_WAIT):  # checked last: a reset may discard the count
             return None
     except (AttributeError, OSError, ValueError):  # no socket, not TCP, or closed
         return None
-    return int(left) + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
+    return int(unsent) + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
 
 
-def _state(end: Any) -> int | None:
-    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if _IS_REPORTED else None
+def _state(client_socket: Any) -> int | None:
+    return client_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if _IS_REPORTED else None
 
 
 class Acknowledgement:

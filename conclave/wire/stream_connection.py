@@ -18,7 +18,7 @@ from conclave.wire.handover import BARE_TRANSPORT
 from conclave.wire.schemas.base import schema_of
 
 LINGER_SECONDS = 1.0
-"""A client gets 1 second to read the queued events after the end of its stream.
+"""A client has 1 second to read the queued events after the end of its stream.
 
 That is less than requests in progress get when the server stops.
 """
@@ -73,7 +73,7 @@ class StreamHead(web.StreamResponse):
         self.force_close()
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing: the stream goes on after aiohttp's part."""
+        """Write nothing: the stream continues after aiohttp's part."""
 
 
 class StreamConnection(Stream, asyncio.Protocol):
@@ -164,13 +164,13 @@ class StreamConnection(Stream, asyncio.Protocol):
 
 def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Transport:
     """Take the transport from aiohttp's protocol, which then ends as if the client had disconnected."""
-    transport, former = request.transport, request.protocol
+    transport, former_protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
         raise ConnectionError("the client is gone")
     transport.set_protocol(successor)
-    bare: asyncio.Transport = transport.get_extra_info(BARE_TRANSPORT, transport)
-    former.transport = None  # or it would close the transport
-    former.connection_lost(None)
-    bare.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
-    bare.resume_reading()  # to detect a disconnect
-    return bare
+    bare_transport: asyncio.Transport = transport.get_extra_info(BARE_TRANSPORT, transport)
+    former_protocol.transport = None  # or it would close the transport
+    former_protocol.connection_lost(None)
+    bare_transport.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
+    bare_transport.resume_reading()  # to detect a disconnect
+    return bare_transport

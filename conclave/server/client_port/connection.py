@@ -33,7 +33,7 @@ HEAD_SECONDS = 60.0
 """A head may take a minute from its first byte."""
 
 LINGER_SECONDS = 2.0
-"""A client whose request was rejected before all of it arrived may go on sending for 2 seconds."""
+"""A client whose request was rejected before all of it arrived may continue to send for 2 seconds."""
 
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """The read buffer of all connections: each copies its bytes at once."""
@@ -51,23 +51,23 @@ class ClientConnection(RespondingConnection):
     )
 
     def __init__(self, port: PortState, address: str, server: web.Server, fast_path: FastPath | None) -> None:
-        """``server``: answers what ``fast_path`` does not. ``address``: as ``addresses.origin`` returns it."""
+        """``server``: answers all requests except the fast path's. ``address``: as ``addresses.origin`` returns it."""
         super().__init__(port, address)
         self._server = server
         self._fast_path = fast_path
         self._handler: AiohttpHandler | None = None
         self._held = b""
         self._scanner: RequestScanner | None = None  # checks an incomplete head
-        self._scanned = 0  # how many bytes of that it has seen
+        self._scanned = 0  # how many bytes of the head it has checked
         self._is_paused = self._pauses_for_handler = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport; close it if the server stops."""
+        """Store the transport; close it if the server is stopping."""
         self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
         self.connecting = None
-        if end := transport.get_extra_info("socket"):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if client_socket := transport.get_extra_info("socket"):
+            client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.port.is_stopping:
             transport.close()
 
@@ -76,7 +76,7 @@ class ClientConnection(RespondingConnection):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process what was read."""
+        """Process the bytes that were read."""
         data = bytes(_BUFFER[:nbytes])
         if self.state == IDLE:
             self._take_request(self._held + data if self._held else data)
@@ -151,8 +151,8 @@ class ClientConnection(RespondingConnection):
         if self.transport is None or self.transport.is_closing():
             return b""
         if self._handler is None:
-            outer = cast(asyncio.Transport, _DelegatedTransport(self, self.transport))
-            self._handler = AiohttpHandler(self._server, self, outer)
+            delegated_transport = cast(asyncio.Transport, _DelegatedTransport(self, self.transport))
+            self._handler = AiohttpHandler(self._server, self, delegated_transport)
             if self._writable:
                 self._handler.pause_writing()
         return self._handler.take(data, head, size)
@@ -220,15 +220,15 @@ class ClientConnection(RespondingConnection):
             self._handler.resume_writing()
 
     def _refuse(self, error: Exception, api_error: ApiError) -> None:
-        """Answer a malformed request, and end the connection. Neither the answer nor the log contains what was sent."""
+        """Answer a malformed request, and end the connection. Neither the answer nor the log contains bytes of it."""
         transport, request_id = self.transport, new_request_id()
         if transport is None or transport.is_closing():
             return
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**response_head.headers_of(request_id), "Connection": "close"}
         response = error_response(Format.JSON, headers, api_error)
-        more = self.port.cross_origin.lines(b"")
-        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, more)])
+        cors_lines = self.port.cross_origin.lines(b"")
+        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, cors_lines)])
         self.is_refused = True
         self.end()
 
@@ -263,7 +263,7 @@ class ClientConnection(RespondingConnection):
         self._release()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all resources. The request in progress goes on."""
+        """Release all resources. The request in progress continues."""
         handler = self._handler
         self._release()
         if handler:

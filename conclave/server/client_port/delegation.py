@@ -1,4 +1,4 @@
-"""aiohttp's side of a connection: it answers all requests but those of the fast path.
+"""aiohttp's side of a connection: it answers all requests except those of the fast path.
 
 It gets the bytes of one request at a time, and writes to a wrapper of the connection's transport. The request factory
 reports the start of a request, the overridden ``finish_response`` its end. A test checks that aiohttp does nothing
@@ -76,7 +76,7 @@ class AiohttpHandler(web.RequestHandler):
 
     @property
     def expects_body(self) -> bool:
-        """Whether a part of the request's body is still to arrive."""
+        """Whether a part of the request's body has not arrived yet."""
         return self._missing > 0 or self._scanner is not None
 
     @property
@@ -85,7 +85,7 @@ class AiohttpHandler(web.RequestHandler):
         return not self.expects_body or (self._reader is not None and self._reader.is_eof())
 
     def take_body(self, data: bytes) -> bytes:
-        """Pass on a part of the body. Return what follows the body."""
+        """Pass on a part of the body. Return the bytes after the body."""
         try:
             if self._scanner:
                 self._missing = self._scanner.feed(data)
@@ -110,7 +110,7 @@ class AiohttpHandler(web.RequestHandler):
             self._reader.set_exception(web.RequestPayloadError("the chunks are malformed"))
 
     def begin(self, body: StreamReader) -> bool:
-        """Record that aiohttp starts the request. Return whether it is the last of the connection."""
+        """Record that aiohttp starts the request. Return whether the connection ends after it."""
         self._reader, self._has_begun = body, True
         if self._is_body_broken:
             self._break_body()
@@ -129,7 +129,7 @@ class AiohttpHandler(web.RequestHandler):
             )  # aiohttp has more to do in the same step
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel what is in progress. A request that has not started starts first: aiohttp would log an error."""
+        """Cancel the request in progress. If it has not started, start it first: otherwise aiohttp logs an error."""
         if self._has_begun:
             super().connection_lost(exc)
         else:
@@ -140,10 +140,10 @@ class AiohttpHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request, or an error outside the application, and end the connection."""
         if isinstance(exc, ConnectionError):
-            raise exc  # the client is gone, which was logged
+            raise exc  # the client is gone; this is logged already
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains what was sent
+        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains bytes of it
             log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
             response = _answer(request, BadRequestError(MALFORMED))
         else:
@@ -160,11 +160,11 @@ class AiohttpHandler(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = _answer(request, middleware.convert_aiohttp_error(resp))
-        finished = await super().finish_response(request, resp, start_time)
+        result = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
             self.connection.set_account(request[tokens.CALLER].user_id)
-        self.finish(stays_open=bool(finished[0].keep_alive))
-        return finished
+        self.finish(stays_open=bool(result[0].keep_alive))
+        return result
 
 
 class RequestFactory:

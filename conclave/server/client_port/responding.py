@@ -57,7 +57,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         self.account = account
 
     def next_request(self) -> None:
-        """Continue with the next request: this one is answered."""
+        """Continue with the next request, once this one is answered."""
         raise NotImplementedError
 
     def answer(self, parts: list[bytes]) -> None:
@@ -80,15 +80,15 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         until the system has accepted it.
         """
         counts = counts and not self.may_be_gone()
-        is_taken = self._write(parts)
-        expected = self.expect_acknowledgement() if counts else None
-        if not is_taken:
-            is_taken = await self._wait_drained(parts)
+        is_accepted = self._write(parts)
+        pending_acknowledgement = self.expect_acknowledgement() if counts else None
+        if not is_accepted:
+            is_accepted = await self._wait_drained(parts)
         parts.clear()
-        return is_taken and expected is not None and await expected.wait()
+        return is_accepted and pending_acknowledgement is not None and await pending_acknowledgement.wait()
 
     def _write(self, parts: list[bytes]) -> bool:
-        """Write a response. Return whether nothing is unsent; True also if the connection is lost."""
+        """Write a response. Return whether nothing is unsent; True even if the connection is lost."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
