@@ -45,7 +45,6 @@ ELSEWHERE = {
     "conclave/cache/groups.py": {"keeps_commits", "watermark"},  # caches no pages of such groups; raises watermarks
     "conclave/cli/purge.py": {"erases"},  # words for operators, as in the next two
     "conclave/cli/retention.py": {"erases", "expired_before", "floor_seq", "gone_below"},
-    "conclave/cli/restore.py": {"taken_back"},
     "conclave/proof/experiment.py": {"erasable_before", "erases"},  # dates its messages to be due, or not
     "conclave/server/duties.py": {"taken_back"},  # notifies streams
 }
