@@ -54,7 +54,7 @@ def read_held(
     """
     for row in _rows(path, read_state, scan.of_sender_anywhere(user_id)):
         place = places.get(row["group_key"])
-        if place is None or (place.is_living and row["sequence_num"] > place.archived_seq):
+        if place is None or (not place.is_deleted and row["sequence_num"] > place.archived_seq):
             continue
         if each := _decrypted(path, row, place.group_key, place.group_id, user_id, keys):
             yield place.group_id, each
