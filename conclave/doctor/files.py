@@ -44,7 +44,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
 def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
-            found = stat.S_IMODE(run_with_timeout(copying.TIMEOUT_SECONDS, path, path.stat).st_mode)
+            permissions = stat.S_IMODE(run_with_timeout(copying.TIMEOUT_SECONDS, path, path.stat).st_mode)
         except FileNotFoundError:
             continue
         except TimeoutError as error:
@@ -53,8 +53,8 @@ def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Fi
         except OSError as error:
             yield wrong("permissions", f"{path}: {error.strerror}", "run this as the server's user")
             continue
-        if found & forbidden:
-            yield wrong("permissions", f"{path}: others have access (mode {found:04o})", f"chmod {mode} {path}")
+        if permissions & forbidden:
+            yield wrong("permissions", f"{path}: others have access (mode {permissions:04o})", f"chmod {mode} {path}")
 
 
 def _inaccessible(config: Config) -> Iterator[Finding]:
@@ -100,8 +100,8 @@ def holders(config: Config) -> dict[str, int | None]:
 
     Locks with unknown holders are missing, as on systems other than Linux.
     """
-    held = faults.held_locks()
-    if held is None:
+    kernel_locks = faults.held_locks()
+    if kernel_locks is None:
         return {}
     database = config.database
     files = {
@@ -110,7 +110,7 @@ def holders(config: Config) -> dict[str, int | None]:
         "data": config.data / data_folder.MARKER,
     }
     return {
-        name: next((each.pid for each in faults.of_file(held, path) if each.kind == "FLOCK"), None)
+        name: next((each.pid for each in faults.of_file(kernel_locks, path) if each.kind == "FLOCK"), None)
         for name, path in files.items()
     }
 
@@ -122,7 +122,7 @@ def is_served(config: Config) -> bool | None:
 
 
 def held_locks(config: Config) -> Iterator[Finding]:
-    """Yield findings about the processes that use this database."""
+    """Yield findings about the processes that hold locks on this database."""
     found = holders(config)
     if any(map(_has_ended, found.values())):
         found = holders(config)  # it may have ended after the list was read

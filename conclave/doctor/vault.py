@@ -1,4 +1,4 @@
-"""Checks the vault and its copies: present, of this database, and not outdated."""
+"""Checks that the vault and its copies exist, belong to this database, and are up to date."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _READ = "read docs/operations/vault.md"
 
 
 def check(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
-    """Yield findings about the vault and its copies. Reasons against a start: see ``start_check``."""
+    """Yield findings about the vault and its copies. ``start_check`` finds the reasons that prevent a start."""
     state = message_keys.state(connection)
     if state is None:
         yield ok("vault", "no server has run on this database yet: the first start creates its vault")

@@ -1,4 +1,4 @@
-"""Lists the key file and its copies, and locks them against writers."""
+"""Lists the key file and its copies, and locks them so that other processes do not write them."""
 
 import os
 from collections.abc import Iterator

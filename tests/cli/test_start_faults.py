@@ -98,7 +98,7 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace("listen_port = 0", f"listen_port = {port}", 1))
         line = refusal(tmp_path)
     assert line.startswith(f"cannot listen on 127.0.0.1 port {port}: Address already in use by process ")
-    assert line.endswith("): end that, or set another port")
+    assert line.endswith("): stop that process, or set another port")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ class PartitionUsage:
     def is_reclaimable(self, before: int) -> bool:
         """Return whether the partition is to be rewritten or dropped.
 
-        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if messages
-        were moved back to the hot store: they cannot be archived again before.
+        True if more than a quarter of its messages are erased, if any was erased by the Unix second ``before``, or if
+        messages were moved back to the hot store: these cannot be archived again before.
         """
-        is_old = self.dead.since is not None and self.dead.since <= before
-        is_much = self.dead.messages * 3 > self.living
-        return bool(self.returned) or is_old or is_much
+        is_long_due = self.dead.since is not None and self.dead.since <= before
+        exceeds_share = self.dead.messages * 3 > self.living
+        return bool(self.returned) or is_long_due or exceeds_share
 
 
 def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:

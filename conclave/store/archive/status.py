@@ -23,10 +23,10 @@ class ArchivedAmount:
 
 @dataclass(frozen=True)
 class ArchiveOverdue:
-    """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
+    """Messages that the next run deletes from the archive. Seconds: how long the oldest of them is overdue; 0 if none.
 
-    Withheld messages are left out, as in ``views/overdue.py``; but times do not take into account runs and decisions
-    since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be erased.
+    Withheld messages are left out, as in ``views/overdue.py``; but times do not take later runs and decisions into
+    account. ``expired_parts``: rows of the index with messages that have expired and are old enough to be erased.
     ``deleted_groups`` and ``deleted_accounts``: those with archived messages; the seconds count from their deletion.
     ``restored_messages``: those moved back to the hot store. ``taken_back_messages``: an upper bound of the withdrawn
     ones, since some may be too young.
@@ -65,7 +65,7 @@ def amounts(connection: sqlite3.Connection) -> list[ArchivedAmount]:
 
 
 def overdue(connection: sqlite3.Connection, now: int) -> ArchiveOverdue:
-    """Return what is overdue at the second ``now``."""
+    """Return the overdue erasures at the Unix second ``now``."""
     bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
     expired = connection.execute(
         f"{governed} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
@@ -85,15 +85,15 @@ def overdue(connection: sqlite3.Connection, now: int) -> ArchiveOverdue:
         values,
     ).fetchone()
     restored = connection.execute("SELECT ifnull(sum(messages), 0) FROM archive_returned").fetchone()
-    taken = connection.execute(
+    withdrawn = connection.execute(
         f"{governed} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
         " AND sequence_num <= archived_seq AND EXISTS (SELECT 1 FROM archive_parts"
         " WHERE archive_parts.group_key = taken_back.group_key AND sequence_num BETWEEN first_seq AND last_seq"
         f" AND {certain_of_part([TAKEN_BACK], bounds)})",
         values,
     ).fetchone()
-    found = (*expired, *groups, *accounts, *restored, *taken)
-    return ArchiveOverdue(*(max(0, number or 0) for number in found))
+    counts = (*expired, *groups, *accounts, *restored, *withdrawn)
+    return ArchiveOverdue(*(max(0, number or 0) for number in counts))
 
 
 def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:

@@ -20,7 +20,7 @@ _ID_BYTES = 16
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
-    """Put ``news`` into the outbox, from where the server publishes them."""
+    """Put ``news`` into the outbox. The server publishes them."""
     for each in news:
         if isinstance(each, MessageStored):
             invalidation.invalidate_group(connection, each.group_key)  # the server reads the rest itself
