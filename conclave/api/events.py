@@ -45,7 +45,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format in the query, or else that of the session's token."""
+    """Return the format that the query names, or else the format of the session's token."""
     name = read_query(request, Listen).format
     if name:
         return Format[name.upper()]

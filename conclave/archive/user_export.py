@@ -54,7 +54,7 @@ def read_held(
     """
     for row in _rows(path, read_state, scan.of_sender_anywhere(user_id)):
         group = groups.get(row["group_key"])
-        if group is None or (group.is_living and row["sequence_num"] > group.archived_seq):
+        if group is None or (not group.is_deleted and row["sequence_num"] > group.archived_seq):
             continue
         if each := _decrypted(path, row, group.group_key, group.group_id, user_id, keys):
             yield group.group_id, each

@@ -95,7 +95,7 @@ def _explain(certificate: str, key: str, error: Exception) -> str:
 
 
 def _diagnose(certificate: str, key: str, reason: str) -> str:
-    """Return what is wrong with two files that OpenSSL rejected for ``reason``. Raises OSError."""
+    """Return the fault of two files that OpenSSL rejected for ``reason``. Raises OSError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
     except ssl.SSLError:

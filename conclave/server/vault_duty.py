@@ -67,7 +67,7 @@ class VaultCopies:
 
 
 async def keep_vault(app: web.Application) -> AsyncIterator[None]:
-    """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
+    """Check the vault and renew its copies. A clean stop renews them too, unless the last renewal failed."""
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
     async def check() -> None:

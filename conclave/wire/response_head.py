@@ -97,7 +97,7 @@ def omit_date(headers: MutableMapping[str, str], clock: Clock) -> None:
 
 
 def _time_line(clock: Clock) -> bytes:
-    """Return the header line Date, cached for a second, or that of a clock in doubt."""
+    """Return the header line Date, cached for a second, or the line for a clock in doubt."""
     global _date  # noqa: PLW0603 - a value that only depends on the time
     now = int(time.time())
     if _date[0] != now:
@@ -137,7 +137,7 @@ class CrossOrigin:
         return origin in self._headers_by_origin
 
     def add_to(self, headers: MutableMapping[str, str], origin: str | None) -> None:
-        """Add the CORS headers to those of a response. ``origin``: as for ``allows``."""
+        """Add the CORS headers to the headers of a response. ``origin``: as for ``allows``."""
         varies = headers.get("Vary")
         headers.update(self._headers_by_origin.get(origin or "", self._other_headers))
         if varies and varies != headers["Vary"]:
@@ -149,7 +149,7 @@ class CrossOrigin:
 
 
 def preflight(methods: Iterable[str], auth_header: str) -> dict[str, str]:
-    """Return the headers of a response to a preflight. ``methods``: those of the path."""
+    """Return the headers of a response to a preflight. ``methods``: the methods of the path."""
     return {
         "Access-Control-Allow-Methods": ", ".join(sorted(methods)),
         "Access-Control-Allow-Headers": ", ".join((auth_header, *ALLOWED_HEADERS)),

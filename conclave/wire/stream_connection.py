@@ -1,7 +1,7 @@
 """The connection of an event stream, taken over from aiohttp to save memory.
 
 aiohttp keeps two tasks for each request, with coroutines, request, response, parser and timer. A stream lasts for days,
-and needs none of them after its headers. So its transport then gets another protocol, and aiohttp's connection ends.
+and does not need them after its headers. So its transport then gets another protocol, and aiohttp's connection ends.
 This module writes directly to the transport, without a task.
 """
 

@@ -33,7 +33,7 @@ HEAD_SECONDS = 60.0
 """A head may take a minute from its first byte."""
 
 LINGER_SECONDS = 2.0
-"""A client whose request was rejected before all of it arrived may continue to send for 2 seconds."""
+"""If a request is rejected before all of it has arrived, its client may continue to send for 2 seconds."""
 
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """The read buffer of all connections: each copies its bytes at once."""

@@ -195,7 +195,7 @@ class RequestFactory:
         return self._make(message, payload, protocol, writer, task)
 
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
-        """Complete the headers of a response. ``origin``: that of the page that sent the request, if any."""
+        """Complete the headers of a response. ``origin``: the origin of the requesting page, if any."""
         omit_date(headers, self._clock)
         self._cross_origin.add_to(headers, origin)
 

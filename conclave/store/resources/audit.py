@@ -1,7 +1,7 @@
 """The audit log: decisions about retention, accounts and the clock.
 
-Entries outlive their subjects, so there are no foreign keys, and names are stored as they were. There is no message
-content, password or token in it.
+Entries stay when their subjects are deleted, so there are no foreign keys, and names are copied. The log contains no
+message content, password or token.
 """
 
 import json

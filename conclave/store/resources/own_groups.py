@@ -15,7 +15,7 @@ from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import MemberRow
 
 GROUP_BYTES = 1_024
-"""A part has at most one group for each 1,024 bytes, so that few groups are read in vain."""
+"""A part has at most one group for each 1,024 bytes, so that few groups are read unnecessarily."""
 
 MEASURED_ROWS = 4_096
 """At most 4,096 members are measured in one transaction, which takes some milliseconds."""
@@ -80,19 +80,19 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
 
     ``ListPart.long`` is a LongGroup. Raises NotListedError.
     """
-    few = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
-    own = _OWN.read(connection, few, {"user_id": user_id})
+    limited_span = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
+    own = _OWN.read(connection, limited_span, {"user_id": user_id})
     read = _members(connection, user_id, own, span.size - min(own.size, span.size // 2))
-    found: list[GroupWithMembers] = []
+    items: list[GroupWithMembers] = []
     last = None
     for each in own.items:
         if each.member_id == read.cut_at:
-            if not found:
+            if not items:
                 return ListPart([], each.member_id, own.is_end and len(own.items) == 1, long=each)
-            return ListPart(found, last, is_end=False, size=own.size + read.size)
+            return ListPart(items, last, is_end=False, size=own.size + read.size)
         last = each.member_id
-        found.append(GroupWithMembers(**vars(each.group), members=read.by_group.get(last, [])))
-    return ListPart(found, own.last, own.is_end, own.size + read.size)
+        items.append(GroupWithMembers(**vars(each.group), members=read.by_group.get(last, [])))
+    return ListPart(items, own.last, own.is_end, own.size + read.size)
 
 
 def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongGroup], size: int) -> _Read:

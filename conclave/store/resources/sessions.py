@@ -43,15 +43,15 @@ def add(
 ) -> bool:
     """Store a new session of ``ttl`` seconds for a user whose password matched ``password_hash``.
 
-    Returns False, without storing it, if the hash has changed meanwhile, or the account is disabled or deleted: a
+    Returns False, without storing it, if the hash has changed since, or the account is disabled or deleted: a
     change of the password also ends sessions that are about to begin.
     """
-    stored = connection.execute(
+    cursor = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
         " SELECT ?, ?, user_id, ?, ?, ? FROM users WHERE user_id = ? AND password_hash = ? AND NOT disabled",
         (uuid4().bytes, token_hash, now, now, end_of(now, ttl), user_id, password_hash),
     )
-    return stored.rowcount > 0
+    return cursor.rowcount > 0
 
 
 def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> SessionRow | None:

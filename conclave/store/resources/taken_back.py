@@ -60,17 +60,17 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
     return row and int(row[0])
 
 
-def add(connection: sqlite3.Connection, group_key: int, number: int, taken: TakenBack) -> bool:
+def add(connection: sqlite3.Connection, group_key: int, number: int, withdrawal: TakenBack) -> bool:
     """Take a message back, to be announced to the group's members; return False if it was taken back before."""
-    added = connection.execute(
+    added_count = connection.execute(
         "INSERT OR IGNORE INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (?, ?, ?, ?)",
-        (group_key, number, taken.taken_at, taken.taken_by),
+        (group_key, number, withdrawal.taken_at, withdrawal.taken_by),
     ).rowcount
     connection.execute(
-        "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added, group_key)
+        "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added_count, group_key)
     )
     reach("taken_back.noted")
-    return added > 0
+    return added_count > 0
 
 
 def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
@@ -193,7 +193,7 @@ def forget_erased(
     numbers: Collection[int],
     parts: Sequence[tuple[int, int]],
 ) -> None:
-    """Mark messages as erased that are gone from the archive, unless they are stored elsewhere.
+    """Mark messages as erased that are no longer in the archive, unless they are stored elsewhere.
 
     ``numbers``: those not found in ``parts`` (lifetime, span) of the archive.
     """

@@ -81,8 +81,8 @@ def stored_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[
 
 def is_enabled(connection: sqlite3.Connection, user_id: bytes) -> bool:
     """Return whether the account exists and is not disabled."""
-    found = connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,))
-    return found.fetchone() is not None
+    cursor = connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,))
+    return cursor.fetchone() is not None
 
 
 def _found(row: sqlite3.Row | None) -> UserRow | None:
