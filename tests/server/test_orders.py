@@ -30,8 +30,8 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
     orders = Orders()
     assert orders.wait(0) is None
     for order in WorkerOrder:
-        orders.give(order)
-        orders.give(order)
+        orders.add(order)
+        orders.add(order)
         assert orders.wait(LONG) is order
         assert orders.wait(0) is None
 
@@ -39,7 +39,7 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
 def test_two_orders_are_both_found() -> None:
     orders = Orders()
     for order in WorkerOrder:
-        orders.give(order)
+        orders.add(order)
     assert {orders.wait(LONG), orders.wait(LONG)} == set(WorkerOrder)
     assert orders.wait(0) is None
 
