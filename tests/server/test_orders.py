@@ -46,7 +46,7 @@ def test_two_orders_are_both_found() -> None:
 
 def test_an_order_wakes_who_waits() -> None:
     orders = Orders()
-    threading.Timer(0.05, orders.give, [WorkerOrder.COUNT]).start()
+    threading.Timer(0.05, orders.add, [WorkerOrder.COUNT]).start()
     assert orders.wait(LONG) is WorkerOrder.COUNT
 
 
