@@ -1,4 +1,4 @@
-"""Brings a local history in step with the server: fetches what was missed, erases what is gone."""
+"""Updates a local history from the server: fetches missed messages, and erases those that no longer exist."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ from conclave.wire import events as protocol
 from conclave.wire.results import FetchedMessage
 
 PAGE_SIZE = 200
-"""Messages per page; halved whenever no answer arrives, as on a slow link."""
+"""Messages per page; halved after each request without an answer, which is likely on a slow link."""
 
 PAGES_BEFORE_GROWTH = 8
-"""After this many pages, a reduced page size is doubled."""
+"""Number of pages after which a reduced page size is doubled."""
 
 CONFIRM_SECONDS = 5.0
 """How long ``Mirror.close`` waits for requests that confirm a page."""
@@ -53,12 +53,12 @@ class Mirror:
         self._forgotten_count = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
-        """Read the whole state, and fetch everything missed."""
+        """Read the whole state, and fetch all missed messages."""
         self._has_skipped = False
-        # Before the request: a group created meanwhile is not in its answer.
-        known = self._history.groups().keys() | self._codec.groups()
+        # Read before the request: a group that is created during the request is missing in the answer.
+        local_groups = self._history.groups().keys() | self._codec.groups()
         current = {each.group_id: each for each in await self._client.groups()}
-        for group_id in known - current.keys():
+        for group_id in local_groups - current.keys():
             for gone in self.forget_group(group_id):
                 yield gone
         await self.take_welcomes()
@@ -117,16 +117,16 @@ class Mirror:
 
     async def _read_all_taken_back(self, group_id: UUID) -> None:
         """Erase local messages that were taken back: the first answer lists only the last ones."""
-        held = [
+        numbers = [
             *self._codec.kept_numbers(group_id),
             *(each.sequence_num for each in self._history.messages(group_id, limit=1)),
         ]
-        after, more = max(0, min(held, default=0) - 1), bool(held)
+        after, more = max(0, min(numbers, default=0) - 1), bool(numbers)
         while more:
             found = await self._client.retention(group_id, taken_back_after=after)
             self.forget_taken_back(group_id, found.taken_back)
             last = max(found.taken_back, default=0)
-            more, after = found.more and last > after, last  # a list without greater numbers is the end
+            more, after = found.more and last > after, last  # stops if the list has no greater numbers
 
     async def _compare_self_destructing(self, group_id: UUID) -> None:
         """Erase self-destructing messages that the server no longer shows: another device may have read them.
@@ -149,15 +149,15 @@ class Mirror:
         else:
             self._has_skipped = True
 
-    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
+    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], deleted: dict[UUID, bool]) -> None:
         """Erase the messages of those of ``user_ids`` whose accounts are deleted.
 
-        ``known``: a cache of whether an account is deleted; new answers are added.
+        ``deleted``: a cache of whether each account is deleted; new results are added.
         """
         for user_id in user_ids:
-            if user_id not in known:
-                known[user_id] = await self._is_deleted(user_id)
-            if known[user_id]:
+            if user_id not in deleted:
+                deleted[user_id] = await self._is_deleted(user_id)
+            if deleted[user_id]:
                 self.record_erased(self._history.forget_sender(group_id, user_id))
 
     async def _is_deleted(self, user_id: UUID) -> bool:
@@ -168,14 +168,14 @@ class Mirror:
         return False
 
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Fetch everything after the end of the history, store it, and report it.
+        """Fetch all messages after the end of the history, store them, and report them.
 
-        The last page is empty: it marks the end, and confirms the page before. The first time, nothing is reported
-        until then, since a codec encrypts only after it has read everything. Pages that may lack messages because the
+        The last page is empty: it marks the end, and confirms the page before. The first fetch reports nothing before
+        it ends, since a codec encrypts only after it has read everything. Pages that may lack messages because the
         server's clock was in doubt are fetched again first.
 
-        A page is confirmed as soon as it is stored, by requesting the next one: the application may need long for its
-        messages, or end meanwhile.
+        A page is confirmed as soon as it is stored, by requesting the next one: the application may take long to handle
+        the messages, or may exit.
         """
         async for each in self._prepare(group_id):
             yield each
@@ -190,16 +190,16 @@ class Mirror:
             if not is_last:
                 self._store(group_id, after, page)
             self.record_erased(self._history.enforce())
-            lacks_some = page.in_doubt or self._history.refetch_after(group_id) is not None
+            is_incomplete = page.in_doubt or self._history.refetch_after(group_id) is not None
             after, forgotten = self._after(group_id, again=is_known), self._forgotten_count
-            following = None if is_last else self._request_page(group_id, after)
-            async for each in self._report(group_id, is_last=is_last, has_all=not lacks_some):
+            next_page = None if is_last else self._request_page(group_id, after)
+            async for each in self._report(group_id, is_last=is_last, has_all=not is_incomplete):
                 yield each
-            if following is None:
-                self._has_skipped |= lacks_some
+            if next_page is None:
+                self._has_skipped |= is_incomplete
                 return
-            page = await asyncio.shield(following)
-            if self._forgotten_count != forgotten:  # a group was left meanwhile: drop the page, it must not be decoded
+            page = await asyncio.shield(next_page)
+            if self._forgotten_count != forgotten:  # a group was left during the request: the page must not be decoded
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
@@ -223,24 +223,24 @@ class Mirror:
         task = asyncio.create_task(self._page(group_id, after))
         self._page_requests.add(task)
 
-        def ended(task: "asyncio.Task[_Page | None]") -> None:
+        def on_done(task: "asyncio.Task[_Page | None]") -> None:
             self._page_requests.discard(task)
             if not task.cancelled():
                 task.exception()  # marks the exception as retrieved
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_done)
         return task
 
     async def close(self) -> None:
         """Wait up to CONFIRM_SECONDS for requests that confirm the last page."""
-        asking = tuple(self._page_requests)
+        tasks = tuple(self._page_requests)
         try:
-            if asking:
-                await asyncio.wait(asking, timeout=CONFIRM_SECONDS)
+            if tasks:
+                await asyncio.wait(tasks, timeout=CONFIRM_SECONDS)
         finally:
-            for task in asking:
+            for task in tasks:
                 task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _page(self, group_id: UUID, after: int) -> _Page | None:
         """Fetch the next page of a group. Return None if the user is not a member."""
@@ -256,7 +256,7 @@ class Mirror:
         return page
 
     async def _prepare(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Read what a group's messages depend on: its policy, and its keys."""
+        """Read the policy and the keys that a group's messages depend on."""
         if group_id not in self._history.groups():
             async for each in self._read_policy_if_member(group_id):
                 yield each
@@ -264,9 +264,9 @@ class Mirror:
             await self.take_welcomes()  # the server stores a Welcome before the first message that needs it
 
     async def _prepare_page(self, group_id: UUID, page: Sequence[FetchedMessage]) -> AsyncIterator[n.News]:
-        """Read what storing a page depends on: the current admins and the policy in force.
+        """Read the admins and the policy, if storing a page depends on their current state.
 
-        By an outdated policy the history would reject valid messages.
+        With an outdated policy the history would reject valid messages.
         """
         if self._codec.needs_members(group_id, page):
             self._codec.update_members(await self._client.groups())
@@ -276,7 +276,7 @@ class Mirror:
 
     @property
     def needs_comparison(self) -> bool:
-        """Whether comparisons or messages were skipped while the server's clock was in doubt, and can be repeated."""
+        """Whether to repeat comparisons or fetches that were skipped while the server's clock was in doubt."""
         return self._has_skipped and self._history.is_time_known
 
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
@@ -320,18 +320,18 @@ class Mirror:
                 self._forget_kept(group_id, up_to)
 
     def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
-        """Erase the codec's copies of messages that the history lacks; ``up_to``: only up to that number."""
-        kept = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
-        if kept and (gone := set(kept) - self._history.present(group_id, kept)):
-            self._codec.erase_messages(group_id, gone)
+        """Erase the codec's copies of messages that the history lacks. ``up_to``: the last number; None: all."""
+        numbers = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
+        if numbers and (erased := set(numbers) - self._history.present(group_id, numbers)):
+            self._codec.erase_messages(group_id, erased)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Yield messages that the application has not handled. One counts as handled once the next is requested.
 
         Other tasks run between two messages: each is a write to the disk, and a screen must stay responsive.
         """
-        while waiting := self._history.unhandled(group_id):
-            for message in waiting:
+        while messages := self._history.unhandled(group_id):
+            for message in messages:
                 if message.is_gone(self._history.now()):
                     break  # expired, or hidden by an unconfirmed time
                 yield n.MessageArrived(message)
@@ -344,8 +344,8 @@ class Mirror:
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
             content = None if text is None else text.encode()
             is_own = each.sender_id == self._client.session.user_id
-            what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
-            arrived.append(IncomingMessage(*what, is_own=is_own))
+            fields = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
+            arrived.append(IncomingMessage(*fields, is_own=is_own))
         return arrived
 
     def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
@@ -384,7 +384,7 @@ class Mirror:
     def record_erased(self, erased: Sequence[ErasedMessage]) -> None:
         """Queue news of erased messages, and erase the codec's copies: resending them would extend their lifetime.
 
-        Raises DiskError; the next call repeats what the codec could not erase.
+        Raises DiskError; the next call retries the failed erasures.
         """
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
@@ -400,7 +400,7 @@ class Mirror:
             del self._to_drop[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Erase messages that were taken back, here or elsewhere, and their resent copies."""
+        """Erase messages that were taken back, by this client or another, and their resent copies."""
         if numbers:
             self._codec.erase_messages(group_id, numbers, are_taken_back=True)
             self.record_erased(self._history.forget(group_id, list(numbers)))

@@ -102,7 +102,7 @@ class GroupCalls(ApiCalls):
     async def commit(
         self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
     ) -> None:
-        """Store a commit as a message, a group info, the group's MLS id, or several of them. The request is not repeated."""
+        """Store a commit as a message, a group info, or the group's MLS id, or several. The request is not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
         await self.transport.send(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 

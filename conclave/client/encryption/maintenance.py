@@ -1,7 +1,7 @@
 """The automatic work in groups: joining, removing strangers, committing proposals, renewing keys.
 
-It is stateless: each check compares the group's state with the desired one. So it recovers from lost answers and
-crashes at any point.
+The work is stateless: each check compares the group's state with the desired one. So it recovers from lost answers,
+and from crashes at any point.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 RENEWAL_SECONDS = 6 * 86_400
-"""Age at which the own leaf is renewed. Each own commit renews it too."""
+"""Age at which the own leaf is renewed. Each own commit also renews it."""
 
 TURN_SECONDS = 2.0
-"""Delay between members who could make the same commit: the first at once, the next after this time."""
+"""Delay between members who could make the same commit. The first member does not wait."""
 
 MAX_TURN_WAIT = 20.0
 
@@ -49,8 +49,8 @@ class GroupMaintenance:
     async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Check the groups that are due; return those to fetch afterwards. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
-        for gone in due - {each.group_id for each in groups}:
-            self._skip(gone)
+        for group_id in due - {each.group_id for each in groups}:
+            self._skip(group_id)
         for group in groups:
             if group.group_id not in due:
                 continue
@@ -58,13 +58,13 @@ class GroupMaintenance:
             agenda.at = None
             self._agenda.schedule(group.group_id, CHECK_INTERVAL_SECONDS)
             try:
-                fetched = await self._check_group(client, group, agenda)
+                must_fetch = await self._check_group(client, group, agenda)
             except SessionOverError:
                 raise
             except ClientError:
                 self._agenda.schedule(group.group_id, agenda.next_join_delay())
-                fetched = True  # the answer may be lost, and the commit stored
-            if fetched:
+                must_fetch = True  # the answer may be lost, and the commit stored
+            if must_fetch:
                 to_fetch.add(group.group_id)
         return to_fetch
 
@@ -83,8 +83,8 @@ class GroupMaintenance:
         if record and record.stage is Stage.REPLACED:
             return False
         if record and record.stage is Stage.AWAITING:
-            if (rest := agenda.join_sent_at + COMMIT_ARRIVAL_SECONDS - self._agenda.clock()) > 0:
-                self._agenda.schedule(group.group_id, rest)
+            if (remaining := agenda.join_sent_at + COMMIT_ARRIVAL_SECONDS - self._agenda.clock()) > 0:
+                self._agenda.schedule(group.group_id, remaining)
                 return True
             # The group was fetched since, and the awaited commit has not arrived.
             self._operations.drop_state(group.group_id)
@@ -101,7 +101,7 @@ class GroupMaintenance:
         return await self._commit_if_needed(client, group, agenda)
 
     async def _commit_if_needed(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Commit removals of strangers, cached proposals, and new own keys. Return whether a commit was sent."""
+        """Commit removals of strangers, proposals and new own keys, if needed. Return whether a commit was sent."""
         group_id = group.group_id
         record = self._operations.record(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:

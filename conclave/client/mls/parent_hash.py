@@ -38,8 +38,8 @@ def original_tree_hash(tree: RatchetTree, x: int, blanked: frozenset[int]) -> by
         return leaf_hash(tree.suite, x // 2, None)
     node = tree.parent(x)
     if node is not None:
-        left = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in below)
-        node = ParentNode(node.encryption_key, node.parent_hash, left)
+        unmerged = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in below)
+        node = ParentNode(node.encryption_key, node.parent_hash, unmerged)
     hashes = (original_tree_hash(tree, child, below) for child in (tree_math.left(x), tree_math.right(x)))
     return parent_node_hash(tree.suite, node, *hashes)
 
@@ -65,6 +65,6 @@ def check_parent_hashes(tree: RatchetTree) -> None:
     """Check that every parent is parent-hash valid: exactly one node below matches (section 7.9.2)."""
     for x, node in tree.parents():
         left, right = tree_math.left(x), tree_math.right(x)
-        found = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
-        if found != 1:
+        match_count = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
+        if match_count != 1:
             raise InvalidError("the parent hash of a node in a tree is wrong")

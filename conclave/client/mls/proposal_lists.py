@@ -34,7 +34,7 @@ class CommittedProposal:
 
 @dataclass(frozen=True)
 class AppliedProposals:
-    """The result of applying a list of proposals: the new tree and extensions, and what remains to be done."""
+    """The result of applying a list of proposals: new tree, new extensions, and the inputs of the next steps."""
 
     tree: RatchetTree
     rules: LeafRules
@@ -84,17 +84,17 @@ def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) 
         raise InvalidError("a commit changes the extensions of the group twice")
     if _count(committed, ReInit) and len(committed) > 1:
         raise InvalidError("a commit has ReInit and other proposals")
-    changed = []
+    changed_leaves = []
     for one in committed:
         if isinstance(one.proposal, Update):
             if one.sender.sender_type != SenderType.MEMBER or one.sender.index == committer:
                 raise InvalidError("a commit has an Update of the committer, or of a sender who is not a member")
-            changed.append(one.sender.index)
+            changed_leaves.append(one.sender.index)
         elif isinstance(one.proposal, Remove):
             if one.proposal.removed == committer:
                 raise InvalidError("a committer removes itself")
-            changed.append(one.proposal.removed)
-    if len(set(changed)) != len(changed):
+            changed_leaves.append(one.proposal.removed)
+    if len(set(changed_leaves)) != len(changed_leaves):
         raise InvalidError("a commit updates or removes one member twice")
 
 
@@ -118,7 +118,7 @@ def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
 
 
 def check_successor(old: LeafNode, new: LeafNode) -> None:
-    """Check that a leaf may take the place of another (sections 5.3.1 and 7.3)."""
+    """Check that a leaf may replace another (sections 5.3.1 and 7.3)."""
     if new.credential != old.credential:
         raise InvalidError("a member changes its identity")
     if new.encryption_key == old.encryption_key:
@@ -128,7 +128,7 @@ def check_successor(old: LeafNode, new: LeafNode) -> None:
 def apply(
     public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
 ) -> AppliedProposals:
-    """Check each proposal of a valid list, and apply all, in the order of section 12.3."""
+    """Check each proposal of a valid list, and apply all of them in the order of section 12.3."""
     rules = _rules_after(public, committed, policy, now)
     tree, updated = _with_updates(public.tree, committed, rules)
     tree, removed = _with_removes(tree, committed)

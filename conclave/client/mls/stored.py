@@ -1,6 +1,6 @@
-"""The stored format of a group's state: versioned, in the protocol's encoding, with limits as for received messages.
+"""The stored format of a group's state: versioned, in the protocol's encoding, with limits like those of messages.
 
-It contains private keys, without used ones: the application must erase the former version when it stores a new one.
+It contains private keys, but no used ones. The application must erase the former state when it stores a new one.
 """
 
 from conclave.client.mls.codec import ByteReader, decode, opaque, state_reader, uint8, uint32, vector
