@@ -58,22 +58,22 @@ async def page(
 
     async def restart(position: int) -> MessagePage:
         encoded.clear()  # free memory before waiting
-        found.messages.clear()
+        result.messages.clear()
         return await page(
             *(store, archive, group_id, user_id, position, limit, clock, write), include_redacted=include_redacted
         )
 
-    first = found = await read_store()
+    first = result = await read_store()
     omissions = first.omissions
     encoded += first.messages
     async with archive.turns if first.archived else contextlib.nullcontext():
-        while found.archived and not await fill(found.archived, found.visibility):
-            found = await read_store()
-            encoded += found.messages
-            omissions = omissions.joined(found.omissions)
+        while result.archived and not await fill(result.archived, result.visibility):
+            result = await read_store()
+            encoded += result.messages
+            omissions = omissions.joined(result.omissions)
     moment = clock.moment()
     now = moment.now
-    view = found.visibility.at(now)
+    view = result.visibility.at(now)
     if not first.archived and (now == first.visibility.now or view.admits_all(encoded)):
         return first
     if view.redacts_any(encoded):

@@ -179,37 +179,37 @@ class Archive:
             raise ArchiveError(first_error)
 
     def _read(self, stretch: Stretch, limit: int, page_bytes: int) -> WindowResult:
-        found: list[MessageRow] = []
+        rows: list[MessageRow] = []
         after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - page_bytes), 1
-        while after < stretch.border and len(found) < limit:
-            last = estimate_last(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
-            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
+        while after < stretch.border and len(rows) < limit:
+            last = estimate_last(stretch.parts, after, stretch.border, effort * (limit - len(rows)), effort * room)
+            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(rows))
             if window.parts:
-                least = 0 if page_bytes or found else 1
+                least = 0 if page_bytes or rows else 1
                 window_result = self._read_window(window, partial(window.read, room=room, least=least))
-                found += self._decrypted(stretch, window_result.messages)
+                rows += self._decrypted(stretch, window_result.messages)
                 room -= sum(len(message.mls_message) for message in window_result.messages)
-                if window_result.full and (found or page_bytes):
-                    return WindowResult(found, full=True)
+                if window_result.full and (rows or page_bytes):
+                    return WindowResult(rows, full=True)
                 # Continue after the last message: some may have been erased in between.
                 if window_result.full or len(window_result.messages) == window.limit:
                     last = window_result.messages[-1].sequence_num
             # The index also counts hidden messages, so search a larger range each time.
             after, effort = last, effort * 2
-        return WindowResult(found, full=len(found) == limit)
+        return WindowResult(rows, full=len(rows) == limit)
 
-    def _decrypted(self, stretch: Stretch, found: list[MessageRow]) -> list[MessageRow]:
+    def _decrypted(self, stretch: Stretch, rows: list[MessageRow]) -> list[MessageRow]:
         """Return the messages decrypted, without those whose key has been erased."""
-        with_body = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
+        with_body = [each for each in rows if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in with_body], [each.mls_message for each in with_body]
         try:
             plaintexts = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
-        body_by_number: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}
+        body_by_number: dict[int, bytes | None] = {each.sequence_num: b"" for each in rows}
         body_by_number |= zip(numbers, plaintexts, strict=True)
         return [
-            each._replace(mls_message=body) for each in found if (body := body_by_number[each.sequence_num]) is not None
+            each._replace(mls_message=body) for each in rows if (body := body_by_number[each.sequence_num]) is not None
         ]
 
     def _read_window(self, window: Window, read: Callable[[Snapshot], WindowResult]) -> WindowResult:

@@ -57,11 +57,11 @@ def max_between(parts: Sequence[Part], after: int, last: int) -> int:
 
     ``parts``: ordered by first number; they may overlap.
     """
-    count, seen = 0, after
+    count, counted_to = 0, after
     for part in parts:
-        first, end = max(part.first_seq, seen + 1), min(part.last_seq, last)
+        first, end = max(part.first_seq, counted_to + 1), min(part.last_seq, last)
         if first <= end:
-            count, seen = count + end - first + 1, end
+            count, counted_to = count + end - first + 1, end
     return count
 
 

@@ -110,10 +110,10 @@ class Snapshot:
             raise StaleSnapshotError("the table has changed in between")
         return query
 
-    def _query(self, changed: dict[str, str]) -> "QueryBuilder":
+    def _query(self, overrides: dict[str, str]) -> "QueryBuilder":
         from deltalake import QueryBuilder  # noqa: PLC0415 - loaded only if there is an archive
 
-        return QueryBuilder(self._settings | changed).register("archive", self._table)
+        return QueryBuilder(self._settings | overrides).register("archive", self._table)
 
     @cached_property
     def _files(self) -> dict[tuple[int, int], list[_DataFile]]:
@@ -138,9 +138,11 @@ def _count_in(file: _DataFile, message_range: MessageRange) -> int:
     ]
     bounds.append(pyarrow.array(message_range.excluded, pyarrow.int64()))
     try:
-        with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as opened:
-            expected = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-            counts = [_counts_in(opened, number, bounds) for number in range(opened.num_row_groups)]
+        with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as parquet_file:
+            expected = [
+                parquet_file.metadata.row_group(number).num_rows for number in range(parquet_file.num_row_groups)
+            ]
+            counts = [_counts_in(parquet_file, number, bounds) for number in range(parquet_file.num_row_groups)]
     except pyarrow.ArrowMemoryError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
@@ -156,25 +158,25 @@ def _count_in(file: _DataFile, message_range: MessageRange) -> int:
     return matching
 
 
-def _counts_in(opened: Any, number: int, bounds: list[Any]) -> tuple[int, int]:
+def _counts_in(parquet_file: Any, number: int, bounds: list[Any]) -> tuple[int, int]:
     """Return how many rows a row group has, and how many match. Raises pyarrow's errors and ValueError.
 
     ``bounds``: the group, ``after``, ``last`` and the excluded numbers, as pyarrow values.
     """
     from pyarrow import compute  # noqa: PLC0415 - loaded only if there is an archive
 
-    rows = _columns_of(opened, number, _KEY_COLUMNS)
+    rows = _columns_of(parquet_file, number, _KEY_COLUMNS)
     numbers = rows["sequence_num"].filter(compute.equal(rows["group_key"], bounds[0]))
     above, up_to = compute.greater(numbers, bounds[1]), compute.less_equal(numbers, bounds[2])
     counts = compute.and_not(compute.and_(above, up_to), compute.is_in(numbers, bounds[3]))
     matching = compute.sum(counts).as_py() or 0  # the sum of no rows is None
     if matching:
-        rows = _columns_of(opened, number, _FILTER_COLUMNS)  # verifies the checksums of these pages
+        rows = _columns_of(parquet_file, number, _FILTER_COLUMNS)  # verifies the checksums of these pages
     return rows.num_rows, matching
 
 
-def _columns_of(opened: Any, number: int, names: list[str]) -> Any:
-    rows = opened.read_row_group(number, columns=names, use_threads=False)
+def _columns_of(parquet_file: Any, number: int, names: list[str]) -> Any:
+    rows = parquet_file.read_row_group(number, columns=names, use_threads=False)
     if sorted(rows.column_names) != sorted(names):
         raise ValueError(f"lacks one of the columns {', '.join(names)}")
     return rows

@@ -1,4 +1,4 @@
-"""Reads a range of archived messages by one query, and keeps the first ones that fit on the page."""
+"""Reads a range of archived messages by one query, and keeps the first messages that fit on the page."""
 
 import math
 import struct
@@ -130,7 +130,7 @@ class FirstRows:
         for count, (message, _, _) in enumerate(self.rows):
             remaining -= len(message.mls_message)
             if count == self._limit or (remaining < 0 and count >= self._least):
-                # Later messages do not fit either, whatever rows follow.
+                # Later messages do not fit either.
                 self._end = message.sequence_num
                 del self.rows[count:]
                 return

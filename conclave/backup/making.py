@@ -1,11 +1,12 @@
 """Makes a backup of a running or stopped server.
 
 1. Without a lock: copies the archive's files, or shares them with the server or an earlier backup. Runs continue.
-2. With the run lock: copies what a run has changed in the archive since, and the database. The archive cannot change
+2. With the run lock: copies the archive files that a run has changed since, and the database. The archive cannot change
    during this step, so both match. Clients are served; runs wait.
 3. Without the lock: checks the copy, computes checksums, and renames the backup.
 
-If step 2 would have to copy much, because a run was active during step 1, the lock is released and step 1 repeated.
+If step 2 would have to copy many bytes, because a run was active during step 1, it releases the lock and repeats
+step 1.
 """
 
 import errno

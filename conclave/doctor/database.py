@@ -40,10 +40,10 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
         return
     for attempt in range(MAX_ATTEMPTS):
         before = path_check.closed_state(path) if attempt < MAX_ATTEMPTS - 1 else None
-        found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
+        findings = list(_read(config, clock, is_running=is_running, frozen=before is not None))
         if before is None or before == path_check.closed_state(path):
             break  # otherwise it was opened in between, and the reads may be inconsistent
-    yield from found
+    yield from findings
     yield from _wal(config)
 
 
@@ -117,14 +117,13 @@ def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_runnin
 
 def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[Finding]:
     runs_due = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    found, late = overdue.with_late(connection, runs_due, now)
-    if late.groups:
-        says = (
-            f"two runs should have erased something in {late.groups:,} groups, the first {_rounded(late.seconds)} ago"
-        )
+    waiting, skipped = overdue.with_late(connection, runs_due, now)
+    if skipped.groups:
+        since = _rounded(skipped.seconds)
+        says = f"two runs should have erased something in {skipped.groups:,} groups, the first {since} ago"
         yield wrong("overdue", says, "`conclave group list --overdue` lists the groups")
     else:
-        yield ok("overdue", f"nothing is late ({found.groups:,} groups wait for the next run)")
+        yield ok("overdue", f"nothing is late ({waiting.groups:,} groups wait for the next run)")
 
 
 def _wal(config: Config) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     folders = [config.data, config.archive_path, config.vault_path]
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
-    found = [
+    findings = [
         *_too_permissive([*private, *vaults], _OTHERS, "600"),
         *_too_permissive(folders, _OTHERS, "700"),
         *_too_permissive(secrets, _SECRET, "600"),
@@ -36,8 +36,8 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
         *_foreign_owners([config.database, config.data]),
         *_inaccessible(config),
     ]
-    yield from found
-    if not found:
+    yield from findings
+    if not findings:
         yield ok("permissions", "only the owner has access to the database, the data directory and the secrets")
 
 
@@ -117,21 +117,21 @@ def holders(config: Config) -> dict[str, int | None]:
 
 def is_served(config: Config) -> bool | None:
     """Return whether a server runs on this database; None: unknown."""
-    found = holders(config)
-    return bool(found["server"]) if "server" in found else None
+    pids = holders(config)
+    return bool(pids["server"]) if "server" in pids else None
 
 
 def held_locks(config: Config) -> Iterator[Finding]:
     """Yield findings about the processes that hold locks on this database."""
-    found = holders(config)
-    if any(map(_has_ended, found.values())):
-        found = holders(config)  # it may have ended after the list was read
-    if not found:
+    pids = holders(config)
+    if any(map(_has_ended, pids.values())):
+        pids = holders(config)  # it may have ended after the list was read
+    if not pids:
         says = "the kernel's list of locks cannot be read"
         yield note("locks", says, "look for processes with ps")
     for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is in progress")):
-        pid = found.get(name)
-        if name not in found:
+        pid = pids.get(name)
+        if name not in pids:
             continue
         if pid is None:
             yield ok("locks", f"no process holds the {name}'s lock")
@@ -140,11 +140,11 @@ def held_locks(config: Config) -> Iterator[Finding]:
             yield note("locks", says, "it is released when that ends: ps -eo pid,ppid,args | grep java")
         else:
             yield ok("locks", f"{is_running}: process {pid}")
-    if found.get("data") and not found.get("server"):
+    if pids.get("data") and not pids.get("server"):
         says = f"{config.data}: a server with another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
     writer = faults.write_lock_holder(config.database)
-    if writer and writer not in found.values():
+    if writer and writer not in pids.values():
         holder = faults.process_name(writer)
         says = f"{holder} holds the database's write lock: nothing can be stored until it is released"
         yield note("locks", says, "run this again; if it still does, end that process")

@@ -44,8 +44,8 @@ def sqlite_library() -> Iterator[Finding]:
     """Yield the version and the options of SQLite."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         options = sorted(row[0] for row in connection.execute("PRAGMA compile_options"))
-    shown = [each for each in options if each.startswith(_OPTIONS)]
-    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(shown)}"
+    shown_options = [each for each in options if each.startswith(_OPTIONS)]
+    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(shown_options)}"
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         yield wrong("sqlite", says, "use a Python with SQLite 3.37 or newer")
     elif "THREADSAFE=0" in options:
@@ -56,11 +56,11 @@ def sqlite_library() -> Iterator[Finding]:
 
 def disk(config: Config) -> Iterator[Finding]:
     """Yield findings about free space, the reserves for cleanup, and sync time."""
-    seen = set()
+    checked_devices = set()
     for folder in map(_existing, (config.database.parent, config.data, config.archive_path)):
-        if (device := folder.stat().st_dev) in seen:
+        if (device := folder.stat().st_dev) in checked_devices:
             continue
-        seen.add(device)
+        checked_devices.add(device)
         free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
         if free < CRITICAL_FREE_BYTES:
             yield wrong("disk", says, "free some space, or let messages expire sooner")
@@ -126,11 +126,11 @@ def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
     ):
-        found = _port(name, address, port, runs, tls=tls)
-        while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting or stopping
+        finding = _port(name, address, port, runs, tls=tls)
+        while finding.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting or stopping
             time.sleep(RETRY_SECONDS)
-            found = _port(name, address, port, runs, tls=tls)
-        yield found
+            finding = _port(name, address, port, runs, tls=tls)
+        yield finding
 
 
 def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *, tls: bool) -> Finding:

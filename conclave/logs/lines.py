@@ -121,10 +121,10 @@ def _bytes(size: int) -> str:
 
 def _run(fields: Mapping[str, Any]) -> str:
     """Format a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
-    erased = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
-    parts = [f"{sum(erased.values()):,} erased"]
-    if erased:
-        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased.items())})"
+    erased_by_rule = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
+    parts = [f"{sum(erased_by_rule.values()):,} erased"]
+    if erased_by_rule:
+        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased_by_rule.items())})"
     if fields["archived"]:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:

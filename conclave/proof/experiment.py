@@ -72,8 +72,8 @@ class ExperimentObjects(NamedTuple):
 
     keeper: bytes
     leaver: bytes
-    kept: bytes
-    gone: bytes
+    kept_group: bytes
+    deleted_group: bytes
 
 
 class Experiment:
@@ -121,13 +121,13 @@ class Experiment:
     def _send_and_search(self, context: Context) -> tuple[int, bytes]:
         """Send messages, erase some, and search. Return the key of the remaining group, and its only member."""
         objects = self._outside.write(_create_objects, context, secrets.token_hex(16))
-        kept_key, deleted_key = (self._outside.read(_key, each) for each in (objects.kept, objects.gone))
+        kept_key, deleted_key = (self._outside.read(_key, each) for each in (objects.kept_group, objects.deleted_group))
         reach("experiment.opened")
         sent_at = context.now()
         erased, staying = self._outside.write(_send, context, objects, sent_at)
         erased_secrets, staying_paths = self._all_secrets(erased, staying)
         reach("experiment.sent")
-        self._outside.write(groups.delete, context, objects.gone, objects.keeper)
+        self._outside.write(groups.delete, context, objects.deleted_group, objects.keeper)
         self._outside.write(accounts.remove, context, objects.leaver)
         reach("experiment.deleted")
         self._clean("erasing the messages of the experiment")
@@ -238,9 +238,9 @@ def _send(
     erased, staying = list[SentMessage](), list[SentMessage]()
     for _ in range(ROUNDS):
         for sent, group_id, sender, at in (
-            (erased, objects.gone, objects.keeper, erasable),
-            (erased, objects.kept, objects.leaver, erasable),
-            (staying, objects.kept, objects.keeper, now),
+            (erased, objects.deleted_group, objects.keeper, erasable),
+            (erased, objects.kept_group, objects.leaver, erasable),
+            (staying, objects.kept_group, objects.keeper, now),
         ):
             body, key = secrets.token_bytes(BODY_BYTES), _key(connection, group_id)
             (number,) = append_all(connection, [MessageDraft(key, sender, body)], at)
@@ -265,7 +265,7 @@ def _decrypt_all(connection: sqlite3.Connection, sent: Sequence[SentMessage]) ->
 
 def _served_bodies(connection: sqlite3.Connection, context: Context, objects: ExperimentObjects) -> set[bytes] | None:
     """Return the bodies that a client gets from the staying group; None if some are in the archive."""
-    page = messages.read_page(connection, objects.kept, objects.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
+    page = messages.read_page(connection, objects.kept_group, objects.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
 
 

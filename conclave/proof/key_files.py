@@ -37,5 +37,5 @@ def locked_files(own: Path, path: Path) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def _with_prefix(path: Path) -> list[Path]:
-    found = path.parent.glob(escape(path.name) + "*")
-    return sorted(each for each in found if each.is_file() and not each.is_symlink())
+    paths = path.parent.glob(escape(path.name) + "*")
+    return sorted(each for each in paths if each.is_file() and not each.is_symlink())

@@ -53,8 +53,8 @@ class ProofError(Exception):
 class Examined(NamedTuple):
     """All readable key files, the server's first, and the numbers of all existing bodies."""
 
-    opened: Sequence[Inspection]
-    alive: Numbers
+    inspections: Sequence[Inspection]
+    existing: Numbers
 
 
 def verify(config: Config, wait: locks.Wait, copies: BackupFolder | None = None) -> list[ProofPart]:
@@ -84,15 +84,15 @@ def examine(part: ProofPart, config: Config) -> Examined:
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = message_keys.state(connection)
-    opened = _opened(part, config, is_begun=state is not None)
+    inspections = _inspect_all(part, config, is_in_use=state is not None)
     # Read the database after the keys: the numbers of new messages count as unused in the key files.
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
-        own_file = next((each for each in opened if each.path == config.keys_path), None)
+        own_file = next((each for each in inspections if each.path == config.keys_path), None)
         archived = _archived(connection, config.archive_path, own_file)
         if state and state.is_settled and own_file:
-            _account_archived(part, connection, archived, own_file)
-        alive, unused = _existing(connection, archived), defaultdict[bytes, list[Range]](list)
+            _compare_archived(part, connection, archived, own_file)
+        existing, unused = _existing(connection, archived), defaultdict[bytes, list[Range]](list)
         for group_id, unused_range in message_keys.never_used(connection):
             unused[group_id].append(unused_range)
     if state is None:
@@ -100,12 +100,12 @@ def examine(part: ProofPart, config: Config) -> Examined:
     elif not state.is_settled:
         part.notes.append("the keys of messages that a restore removed are erased when the server starts")
     else:
-        for each in opened:
-            _account(part, each, own_file.serial if own_file else 0, alive, unused)
-    return Examined(opened, alive)
+        for each in inspections:
+            _compare(part, each, own_file.serial if own_file else 0, existing, unused)
+    return Examined(inspections, existing)
 
 
-def _account(part: ProofPart, file: Inspection, own_serial: int, alive: Numbers, unused: Numbers) -> None:
+def _compare(part: ProofPart, file: Inspection, own_serial: int, existing: Numbers, unused: Numbers) -> None:
     """Compare the numbers that have keys in a file with existing ones. ``own_serial``: the key file's last change."""
     erased_since = 0
     for group_id, block in file.blocks():
@@ -113,7 +113,7 @@ def _account(part: ProofPart, file: Inspection, own_serial: int, alive: Numbers,
         first = block << HEIGHT
         # The first number, in a new group and after each restore, is a multiple of NUMBERS plus one.
         unused_first = [Range(first, first)] if first % NUMBERS == 0 else []
-        expected = tree.union([*alive.get(group_id, ()), *unused.get(group_id, ()), *unused_first])
+        expected = tree.union([*existing.get(group_id, ()), *unused.get(group_id, ()), *unused_first])
         surplus = tree.count(tree.difference(file.ranges(group_id, block), expected))
         if surplus and file.serial < own_serial:
             erased_since += surplus
@@ -130,9 +130,9 @@ def _group_text(group_id: bytes) -> str:
     return "bodies other than messages" if group_id == OTHERS else f"group {group_id.hex()}"
 
 
-def _opened(part: ProofPart, config: Config, *, is_begun: bool) -> list[Inspection]:
+def _inspect_all(part: ProofPart, config: Config, *, is_in_use: bool) -> list[Inspection]:
     """Inspect all key files, and add findings for unreadable files and leftovers."""
-    opened = []
+    inspections = []
     for path in key_files.known(config):
         try:
             with key_files.locked_files(config.keys_path, path) as (real, files):
@@ -141,14 +141,14 @@ def _opened(part: ProofPart, config: Config, *, is_begun: bool) -> list[Inspecti
                         description = "was left by a process that died: the next writer of the key file removes it"
                         part.add(ProofFinding(FindingKind.KEYS, str(each), description))
                         with suppress(KeyFileError):  # already a finding
-                            opened.append(Inspection(each))
-                if real in files or (path == config.keys_path and is_begun):
-                    opened.append(_inspect(part, real))
+                            inspections.append(Inspection(each))
+                if real in files or (path == config.keys_path and is_in_use):
+                    inspections.append(_inspect(part, real))
                 elif path != config.keys_path:
                     part.kept.append(f"{path}: does not exist: it may be elsewhere, with keys that were erased since")
         except KeyFileError as error:
             part.add(ProofFinding(FindingKind.UNREADABLE, str(path), str(error)))
-    return opened
+    return inspections
 
 
 def _inspect(part: ProofPart, path: Path) -> Inspection:
@@ -187,7 +187,7 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
     }
 
 
-def _account_archived(
+def _compare_archived(
     part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], file: Inspection
 ) -> None:
     """Compare how many archived messages have keys with the counts of the index."""
@@ -217,18 +217,20 @@ def examine_copies(part: ProofPart, copies: BackupFolder, examined: Examined) ->
             continue
         part.count("backups")
         for group_id, ranges in in_backup.items():
-            erased = tree.difference(ranges, examined.alive.get(group_id, ()))
+            erased = tree.difference(ranges, examined.existing.get(group_id, ()))
             part.count("bodies", tree.count(ranges))
             part.count("of these erased today", tree.count(erased))
-            if readable := tree.count(tree.intersection(erased, _ranges_with_keys(examined.opened, group_id, erased))):
+            if readable := tree.count(
+                tree.intersection(erased, _ranges_with_keys(examined.inspections, group_id, erased))
+            ):
                 description = f"{readable:,} of {_group_text(group_id)} that are erased today can be read"
                 part.add(ProofFinding(FindingKind.KEYS, str(backup), description))
 
 
-def _ranges_with_keys(opened: Sequence[Inspection], group_id: bytes, ranges: Sequence[Range]) -> list[Range]:
+def _ranges_with_keys(inspections: Sequence[Inspection], group_id: bytes, ranges: Sequence[Range]) -> list[Range]:
     """Return the numbers in the blocks of ``ranges`` that have keys in any of the files."""
     blocks = {block for first, last in ranges for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
-    return tree.union(span for each in opened for block in blocks for span in each.ranges(group_id, block))
+    return tree.union(span for each in inspections for block in blocks for span in each.ranges(group_id, block))
 
 
 def _numbers_in_backup(backup: Path) -> Numbers:

@@ -66,15 +66,15 @@ class Reserve:
                 log.warning("reserve_released", path=str(self.path), bytes=self.size - size)
 
     def _fill(self, descriptor: int) -> None:
-        kept = os.fstat(descriptor).st_size
-        missing = self.size - kept
+        former_size = os.fstat(descriptor).st_size
+        missing = self.size - former_size
         if missing <= 0:
             os.ftruncate(descriptor, self.size)
         elif free_bytes(self.path.parent) >= missing + SLACK_BYTES:
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
             except OSError:
-                os.ftruncate(descriptor, kept)  # another process took the space: a partial reserve does not help
+                os.ftruncate(descriptor, former_size)  # another process took the space: a partial reserve does not help
                 raise
             log.info("reserve_made", path=str(self.path), bytes=self.size)
 

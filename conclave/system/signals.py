@@ -32,7 +32,7 @@ def ignore_hangup() -> None:
 
 
 class Hangups:
-    """Handles SIGHUP from its creation on. Create it in the main thread."""
+    """Handles SIGHUP once it is created. Create it in the main thread."""
 
     def __init__(self) -> None:
         """Install the handler."""

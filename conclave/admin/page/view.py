@@ -73,19 +73,19 @@ def template_values(sources: Sources) -> dict[str, Any]:
     """Return the values for the template."""
     client_app = sources.client_app
     health, config = client_app[app_keys.HEALTH], client_app[app_keys.CONFIG]
-    seen, now = sources.snapshot.last, int(time.time())
+    stored, now = sources.snapshot.last, int(time.time())
     return {
         "version": __version__,
         "written_at": now,
-        "seen": seen,
-        "unseen": sources.snapshot.fault,
+        "store": stored,
+        "store_fault": sources.snapshot.fault,
         "faults": health.faults,
-        "cleanup": _cleanup(health, config, seen, now),
+        "cleanup": _cleanup(health, config, stored, now),
         "chart": sources.snapshot.chart,
         "chart_plane": (charts.WIDTH, charts.HEIGHT, charts.LEFT, charts.BOTTOM),
         "rules": RULES,
-        "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
-        "bytes": list(_bytes(sources.sizes.last, seen)),
+        "last_runs": [_run(each) for each in stored.runs[:RUNS_SHOWN]] if stored else [],
+        "bytes": list(_bytes(sources.sizes.last, stored)),
         "streams": client_app[app_keys.EVENTS].wheel.size,
         "rate": sources.rate.rate,
         "certificate": _certificate(client_app[app_keys.HEALTH].certificate_ends, sources.snapshot.renewed_ends, now),
@@ -93,19 +93,19 @@ def template_values(sources: Sources) -> dict[str, Any]:
     }
 
 
-def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) -> dict[str, Any]:
+def _cleanup(health: Health, config: Config, stored: Overview | None, now: int) -> dict[str, Any]:
     """Return the state of cleanup, and its last and next run."""
     faults = {part: text for part, text in health.faults.items() if part in CLEANUP_PARTS}
-    last = seen.runs[0] if seen and seen.runs else None
-    intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    last_run = stored.runs[0] if stored and stored.runs else None
+    job_intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
     return {
         "faults": faults,
         "erases": config.retention.enabled,
-        "last": _run(last) if last else None,
-        "ago": about(now - last.finished_at) if last else "",
+        "last": _run(last_run) if last_run else None,
+        "ago": about(now - last_run.finished_at) if last_run else "",
         "worker": health.cleanup,
         "next": None if health.next_run_at is None else about(max(0, round(health.next_run_at - now))),
-        "jobs": [(scope.name, seconds) for scope, seconds in intervals],
+        "jobs": [(scope.name, seconds) for scope, seconds in job_intervals],
         "engine": config.cleanup.engine,
     }
 
@@ -126,18 +126,18 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _bytes(sizes: Measurements, stored: Overview | None) -> Iterator[tuple[str, str]]:
-    """Yield names and values of sizes. Unknown ones are omitted."""
+    """Yield the names and values of sizes. Unknown sizes are omitted."""
     if stored and stored.archived_messages:
         amount = counted(stored.archived_messages, "message")
         yield "messages in the archive", f"{size_text(stored.archived_bytes)} in {amount}"
     if sizes.dead:
         yield "erased messages using space in the archive", counted(sizes.dead, "message")
-    names = {"database": "file of the database", "wal": "write-ahead log", "archive": "files of the archive"}
+    names = {"database": "database file", "wal": "write-ahead log", "archive": "archive files"}
     for name, text in names.items():
         if name in sizes.files:
             yield text, size_text(sizes.files[name])
     if sizes.free_pages is not None:
-        yield "unused in the file of the database", size_text(sizes.free_pages)
+        yield "unused space in the database file", size_text(sizes.free_pages)
     for place, (free, total) in sizes.disks.items():
         yield f"free on the disk of the {place}", f"{size_text(free)} of {size_text(total)}"
 
