@@ -395,7 +395,7 @@ class PlaintextCodec:
         return b""
 
     def has_keys(self, group_id: UUID) -> bool:
-        """Return True: none are needed."""
+        """Return True: no keys are needed."""
         return True
 
     def record_listed_key(self, listed: str) -> None:

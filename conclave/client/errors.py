@@ -131,7 +131,7 @@ def is_not_member(error: RefusedError) -> bool:
 def is_final(error: RefusedError) -> bool:
     """Return whether a request was not executed, and would be refused again.
 
-    A failing or busy server, or the end of the session, says nothing about an earlier try whose answer was lost.
+    A failing or busy server, or the end of the session, says nothing about an earlier attempt whose answer was lost.
     """
     return error.status < _SERVER_FAULTS and not isinstance(error, (BusyError, SessionOverError))
 

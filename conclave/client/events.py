@@ -53,7 +53,7 @@ class MessagesGone:
 
 @dataclass(frozen=True)
 class TimeCorrected:
-    """Messages were hidden by a wrong time, and may reappear: reload what you show."""
+    """Messages were hidden by a wrong time, and may reappear: reload the messages on the screen."""
 
 
 @dataclass(frozen=True)

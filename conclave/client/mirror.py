@@ -152,7 +152,7 @@ class Mirror:
             self._has_skipped = True
 
     async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], deleted: dict[UUID, bool]) -> None:
-        """Erase the messages of those of ``user_ids`` whose accounts are deleted.
+        """Erase the messages of all ``user_ids`` whose accounts are deleted.
 
         ``deleted``: a cache of whether each account is deleted; new results are added.
         """
@@ -328,7 +328,7 @@ class Mirror:
             self._codec.erase_messages(group_id, erased)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Yield messages that the application has not handled. One counts as handled once the next is requested.
+        """Yield messages that the application has not handled. A message counts as handled when the next is requested.
 
         Other tasks run between two messages: each is a write to the disk, and a screen must stay responsive.
         """
@@ -361,7 +361,7 @@ class Mirror:
             try:
                 await self._client.read(group_id, up_to)
             except GroupError:
-                continue  # not a member any more: the next catch-up erases the group
+                continue  # no longer a member: the next catch-up erases the group
             self._history.mark_reported(group_id, up_to)
 
     async def take_welcomes(self) -> None:

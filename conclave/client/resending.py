@@ -111,7 +111,7 @@ class Resender:
             self._codec.discard_payload(resend.group_id, payload)
             del self._encoded[resend.key]
             self._refused[resend.key] = self._clock() + REFUSAL_RETRY_SECONDS
-            self._request_fetch(resend.group_id)  # the user may not be a member any more
+            self._request_fetch(resend.group_id)  # the user may no longer be a member
             return True
         del self._encoded[resend.key]
         # The text is no longer pending if the original was taken back during the request.
@@ -153,7 +153,7 @@ async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -
     """
     codec.erase_messages(group_id, [number], are_taken_back=True)
     for each in codec.repeats_of(group_id, number):
-        with contextlib.suppress(ResourceError):  # already gone
+        with contextlib.suppress(ResourceError):  # already erased
             await client.take_back(group_id, each)
         codec.record_taken_back(group_id, each)
     await client.take_back(group_id, number)

@@ -56,9 +56,9 @@ class GroupCalls(ApiCalls):
         min_lifetime: int | None = None,
         dry_run: bool = False,
     ) -> GroupUpdated:
-        """Change a group; None leaves a value unchanged. Return which messages the change hides.
+        """Change a group; None leaves a value unchanged. Return how many messages the change hides, and the oldest time.
 
-        ``dry_run``: change nothing, and return which messages the change would hide.
+        ``dry_run``: change nothing, and return how many messages the change would hide.
 
         ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or
         seconds. ``visibility``: "private" or "public". In protobuf an empty alias leaves the alias unchanged.

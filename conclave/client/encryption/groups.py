@@ -229,7 +229,7 @@ class GroupRecords:
         )
 
     def is_own_join_commit(self, record: GroupRecord, tag: bytes) -> bool:
-        """Return whether a tag is that of an own external commit."""
+        """Return whether a tag belongs to an own external commit."""
         row = self._connection.execute(
             "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()

@@ -87,7 +87,7 @@ CREATE TABLE own_texts (                        -- sent texts, until they come b
     again INTEGER,                              -- to be resent, with this timer: not all could decrypt it
     kept INTEGER,                               -- kept with this timer: others may lack its keys
     is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the original was taken back: take this back too
-    send_id BLOB NOT NULL DEFAULT x'',          -- the same for all tries of a text, of which one is stored
+    send_id BLOB NOT NULL DEFAULT x'',          -- the same for all attempts to send a text
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;

@@ -450,7 +450,7 @@ class MessageProcessor:
 
 
 def _membership_changes(before: MlsGroup, received: Received) -> tuple[list[UUID], list[UUID], UUID | None]:
-    """Return the users that a message adds and removes, and the user who must be authorized; None: nobody."""
+    """Return the users that a message adds and removes, and the user who must be authorized, or None."""
     if isinstance(received, CommitApplied) and received.effect and not received.own:
         effect = received.effect
         added = [user_of(each) for each in effect.added if each not in effect.proposed]

@@ -181,8 +181,8 @@ class History:
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Set a group's effective expiry, for all its messages. Return whether it has changed.
 
-        Messages that expire by it are hidden at once, and erased by the next ``enforce``. With delete-after-fetch,
-        messages keep their former lifetime.
+        Messages that have expired under the new value are hidden at once, and erased by the next ``enforce``. With
+        delete-after-fetch, messages keep their former lifetime.
         """
         with self._transaction() as connection:
             group_key, former = ensure_group(connection, group_id)
