@@ -135,7 +135,7 @@ class Codec(Protocol):
         """Return the texts to resend."""
         ...
 
-    def encode_resend(self, again: PendingResend) -> bytes:
+    def encode_resend(self, resend: PendingResend) -> bytes:
         """Return the payload of a text to resend, ignored by members who read the original. Raises NotReadyError."""
         ...
 
@@ -333,9 +333,9 @@ class PlaintextCodec:
         """Return nothing: all members can read a text."""
         return []
 
-    def encode_resend(self, again: PendingResend) -> bytes:
+    def encode_resend(self, resend: PendingResend) -> bytes:
         """Return the text in UTF-8."""
-        return self.encode(again.group_id, again.text)
+        return self.encode(resend.group_id, resend.text)
 
     def drop_resend(self, key: int) -> None:
         """Do nothing."""

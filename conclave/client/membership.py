@@ -16,11 +16,11 @@ class MembershipManager:
     Nothing is repeated automatically: after a NoAnswerError check the groups and the invites first.
     """
 
-    def __init__(self, client: Client, codec: Codec, changed: Callable[[UUID], None] = lambda _: None) -> None:
-        """``changed``: called with each group to fetch, since the server sends no event for the user's own commits."""
+    def __init__(self, client: Client, codec: Codec, on_change: Callable[[UUID], None] = lambda _: None) -> None:
+        """``on_change``: called with each group to fetch, since the server sends no event for own commits."""
         self._client = client
         self._codec = codec
-        self._changed = changed
+        self._on_change = on_change
 
     async def create(self, group_name: str, alias: str = "", *, public: bool = False) -> UUID:
         """Create a group, on the server and in the codec; return its id."""
@@ -72,7 +72,7 @@ class MembershipManager:
         finally:
             # The answer may be lost, and the server sends no event for own changes.
             self._codec.schedule_check(group_id)
-            self._changed(group_id)
+            self._on_change(group_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, *, ban: bool = False) -> None:
         """Remove a member, or ban a user."""
@@ -81,7 +81,7 @@ class MembershipManager:
         try:
             await remove(group_id, user_id, change.commit, change.group_info)
         finally:
-            self._changed(group_id)
+            self._on_change(group_id)
 
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. ``Sync.leave`` also erases its local messages."""

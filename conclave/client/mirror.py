@@ -45,8 +45,8 @@ class Mirror:
         self._inviters: dict[UUID, UUID] = {}
         self._caught_up: set[UUID] = set()
         self._last_numbers: dict[UUID, int] = {}
-        self._gone: list[n.MessagesGone | n.GroupGone] = []
-        self._to_drop: dict[UUID, set[int]] = {}
+        self._pending_news: list[n.MessagesGone | n.GroupGone] = []
+        self._pending_erasures: dict[UUID, set[int]] = {}
         self._has_skipped = False
         self._page_size, self._pages_arrived = PAGE_SIZE, 0
         self._page_requests: set[asyncio.Task[_Page | None]] = set()
@@ -57,14 +57,14 @@ class Mirror:
         self._has_skipped = False
         # Read before the request: a group that is created during the request is missing in the answer.
         local_groups = self._history.groups().keys() | self._codec.groups()
-        current = {each.group_id: each for each in await self._client.groups()}
-        for group_id in local_groups - current.keys():
-            for gone in self.forget_group(group_id):
-                yield gone
+        server_groups = {each.group_id: each for each in await self._client.groups()}
+        for group_id in local_groups - server_groups.keys():
+            for news in self.forget_group(group_id):
+                yield news
         await self.take_welcomes()
         deleted: dict[UUID, bool] = {}
-        for group_id in sorted(current):
-            members = {each.user_id for each in current[group_id].members}
+        for group_id in sorted(server_groups):
+            members = {each.user_id for each in server_groups[group_id].members}
             await self.forget_deleted(group_id, self._history.senders(group_id) - members, deleted)
             async for each in self.refresh(group_id):
                 yield each
@@ -112,8 +112,8 @@ class Mirror:
         if found.more:
             await self._read_all_taken_back(group_id)
         self.record_erased(self._history.enforce())
-        for gone in self.take_news():
-            yield gone
+        for news in self.take_news():
+            yield news
 
     async def _read_all_taken_back(self, group_id: UUID) -> None:
         """Erase local messages that were taken back: the first answer lists only the last ones."""
@@ -136,16 +136,18 @@ class Mirror:
         numbers = self._history.self_destructing(group_id)
         if not numbers:
             return
-        after, shown, in_doubt = numbers[0] - 1, set[int](), False
+        after, visible_numbers, in_doubt = numbers[0] - 1, set[int](), False
         while after < numbers[-1]:
             page = await self._fetch(group_id, after, include_redacted=True)
             in_doubt |= page.in_doubt
             if not page.messages:
                 break
-            shown |= {each.sequence_num for each in page.messages if not each.redacted}
+            visible_numbers |= {each.sequence_num for each in page.messages if not each.redacted}
             after = page.messages[-1].sequence_num
         if self._history.is_time_known and not in_doubt:
-            self.record_erased(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+            self.record_erased(
+                self._history.forget(group_id, [each for each in numbers if each not in visible_numbers])
+            )
         else:
             self._has_skipped = True
 
@@ -213,9 +215,9 @@ class Mirror:
         """Store the new messages of a page. An empty page means that nothing follows ``after``."""
         numbers = [each.sequence_num for each in page.messages]
         up_to = numbers[-1] if numbers else self._history.fetched_up_to(group_id)
-        new = self._history.not_fetched(group_id, numbers)
-        arrived = self._decode(group_id, [each for each in page.messages if each.sequence_num in new])
-        self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
+        new_numbers = self._history.not_fetched(group_id, numbers)
+        incoming = self._decode(group_id, [each for each in page.messages if each.sequence_num in new_numbers])
+        self._history.store(group_id, after, up_to, incoming, numbers=numbers, in_doubt=page.in_doubt)
         self._codec.record_stored(group_id, up_to)
 
     def _request_page(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
@@ -340,13 +342,13 @@ class Mirror:
 
     def _decode(self, group_id: UUID, page: Sequence[FetchedMessage]) -> list[IncomingMessage]:
         """Decode a page; return the messages to store. The codec's own messages are not stored."""
-        arrived = []
+        incoming = []
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
             content = None if text is None else text.encode()
             is_own = each.sender_id == self._client.session.user_id
             fields = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
-            arrived.append(IncomingMessage(*fields, is_own=is_own))
-        return arrived
+            incoming.append(IncomingMessage(*fields, is_own=is_own))
+        return incoming
 
     def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
         """Return whether the expiry of a message contradicts the known policy."""
@@ -389,15 +391,17 @@ class Mirror:
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
-            self._to_drop.setdefault(group_id, set()).add(number)
-        self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
-        for group_id in list(self._to_drop):
+            self._pending_erasures.setdefault(group_id, set()).add(number)
+        self._pending_news += [
+            n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()
+        ]
+        for group_id in list(self._pending_erasures):
             try:
-                self._codec.erase_messages(group_id, self._to_drop[group_id])
+                self._codec.erase_messages(group_id, self._pending_erasures[group_id])
             except DiskError:
                 self._history.release_reserve()
                 raise
-            del self._to_drop[group_id]
+            del self._pending_erasures[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, by this client or another, and their resent copies."""
@@ -407,9 +411,9 @@ class Mirror:
 
     def handle_leave(self, group_id: UUID) -> None:
         """Erase a group that the user has left, and queue the news."""
-        self._gone += self.forget_group(group_id)
+        self._pending_news += self.forget_group(group_id)
 
     def take_news(self) -> list[n.News]:
         """Return the queued news of erased messages, and the codec's news."""
-        gone, self._gone = self._gone, []
-        return [*gone, *self._codec.take_news()]
+        pending, self._pending_news = self._pending_news, []
+        return [*pending, *self._codec.take_news()]

@@ -67,11 +67,11 @@ class Resender:
         keys = {each.key for each in pending}
         self._refused = {key: until for key, until in self._refused.items() if key in keys}
         self._encoded = {key: encoded for key, encoded in self._encoded.items() if key in keys}
-        for again in pending:
-            if self._is_too_old(again):
+        for resend in pending:
+            if self._is_too_old(resend):
                 if self._history.is_time_known:  # otherwise the message may reappear
-                    self._codec.drop_resend(again.key)
-            elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
+                    self._codec.drop_resend(resend.key)
+            elif self._clock() >= self._refused.get(resend.key, 0.0) and not await self._send(resend):
                 self._record_failure()
                 return
         self._failures = 0
@@ -92,58 +92,58 @@ class Resender:
         self._codec.record_taken_back(group_id, number)  # even if it no longer exists, or the user has left
         return True
 
-    async def _send(self, again: PendingResend) -> bool:
+    async def _send(self, resend: PendingResend) -> bool:
         """Send a text if it can be sent. Return False if the server cannot accept texts now."""
-        if self._has_changed_key(again.group_id):
+        if self._has_changed_key(resend.group_id):
             return True  # the text was intended for the owner of the former key
         try:
-            payload = self._payload(again)
+            payload = self._payload(resend)
         except (NotReadyError, ReplacedError):
             return True
-        seconds, send_id = again.self_destruct_seconds, _send_id(again)
+        seconds, send_id = resend.self_destruct_seconds, _send_id(resend)
         try:
-            number = await self._client.send(again.group_id, payload, self_destruct_seconds=seconds, send_id=send_id)
+            number = await self._client.send(resend.group_id, payload, self_destruct_seconds=seconds, send_id=send_id)
         except SessionOverError:
             raise
         except RefusedError as error:
             if not is_final(error):
                 return False  # the server may have stored it
-            self._codec.discard_payload(again.group_id, payload)
-            del self._encoded[again.key]
-            self._refused[again.key] = self._clock() + REFUSAL_RETRY_SECONDS
-            self._request_fetch(again.group_id)  # the user may not be a member any more
+            self._codec.discard_payload(resend.group_id, payload)
+            del self._encoded[resend.key]
+            self._refused[resend.key] = self._clock() + REFUSAL_RETRY_SECONDS
+            self._request_fetch(resend.group_id)  # the user may not be a member any more
             return True
-        del self._encoded[again.key]
+        del self._encoded[resend.key]
         # The text is no longer pending if the original was taken back during the request.
-        is_pending = any(each.key == again.key for each in self._codec.pending_resends())
-        self._codec.drop_resend(again.key)
-        if not is_pending or not self._original_exists(again):
+        is_pending = any(each.key == resend.key for each in self._codec.pending_resends())
+        self._codec.drop_resend(resend.key)
+        if not is_pending or not self._original_exists(resend):
             with contextlib.suppress(GroupError, ResourceError):
-                await self._client.take_back(again.group_id, number)
-        self._request_fetch(again.group_id)
+                await self._client.take_back(resend.group_id, number)
+        self._request_fetch(resend.group_id)
         return True
 
-    def _payload(self, again: PendingResend) -> bytes:
+    def _payload(self, resend: PendingResend) -> bytes:
         """Return the payload of a text, the same for all attempts in an epoch: a new one would use up another key."""
-        epoch = self._codec.view(again.group_id).epoch
-        former, payload = self._encoded.get(again.key, (-1, b""))
+        epoch = self._codec.view(resend.group_id).epoch
+        former, payload = self._encoded.get(resend.key, (-1, b""))
         if former != epoch:
-            payload = self._codec.encode_resend(again)
-            self._encoded[again.key] = epoch, payload
+            payload = self._codec.encode_resend(resend)
+            self._encoded[resend.key] = epoch, payload
         return payload
 
-    def _original_exists(self, again: PendingResend) -> bool:
+    def _original_exists(self, resend: PendingResend) -> bool:
         """Return whether the original still exists: it has not expired, self-destructed or been taken back."""
-        return self._original(again) is not None
+        return self._original(resend) is not None
 
-    def _is_too_old(self, again: PendingResend) -> bool:
+    def _is_too_old(self, resend: PendingResend) -> bool:
         """Return whether the original is erased, or past half its lifetime: a copy gets the full lifetime again."""
-        first, expiry = self._original(again), self._history.groups().get(again.group_id, -1)
+        first, expiry = self._original(resend), self._history.groups().get(resend.group_id, -1)
         return first is None or (expiry > 0 and first.created_at + expiry // 2 < self._history.now())
 
-    def _original(self, again: PendingResend) -> Message | None:
-        found = self._history.messages(again.group_id, again.original - 1, 1)
-        return found[0] if found and found[0].sequence_num == again.original else None
+    def _original(self, resend: PendingResend) -> Message | None:
+        found = self._history.messages(resend.group_id, resend.original - 1, 1)
+        return found[0] if found and found[0].sequence_num == resend.original else None
 
 
 async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -> None:
@@ -159,7 +159,7 @@ async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -
     await client.take_back(group_id, number)
 
 
-def _send_id(again: PendingResend) -> UUID:
+def _send_id(resend: PendingResend) -> UUID:
     """Return the same id for all attempts. It depends on the group and the number, since a new file reuses keys."""
-    text = f"{again.group_id} {again.original} {again.key}"
+    text = f"{resend.group_id} {resend.original} {resend.key}"
     return UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])

@@ -87,7 +87,7 @@ class Sync:
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
         self._maintenance_lock = asyncio.Lock()
-        self._enforcing: asyncio.Task[None] | None = None
+        self._enforce_task: asyncio.Task[None] | None = None
         self._has_reported_clock = False
         self._news: AsyncIterator[n.News] | None = None
         self._disk_error: DiskError | None = None
@@ -97,14 +97,14 @@ class Sync:
         self.history.claim(f"{session.url} {session.user_id}")
         self._mirror.forget_erased()
         self.client.transport.on_time = self.history.record_server_time
-        self._enforcing = asyncio.create_task(self._enforce())
+        self._enforce_task = asyncio.create_task(self._enforce())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.client.transport.on_time = lambda _: None
-        if self._enforcing:
-            self._enforcing.cancel()
-            await asyncio.gather(self._enforcing, return_exceptions=True)
+        if self._enforce_task:
+            self._enforce_task.cancel()
+            await asyncio.gather(self._enforce_task, return_exceptions=True)
         if self._news:
             await self._news.aclose()  # type: ignore[attr-defined]  # it is a generator
         await self._mirror.close()
@@ -225,16 +225,16 @@ class Sync:
                     caught_up_at = clock()
                     async for each in self._follow(stream):
                         yield each
-                why, is_disk = "the server has ended the stream", False
+                reason, is_disk = "the server has ended the stream", False
             except ClientError as error:
                 if not _is_retryable(error):
                     raise
-                why, is_disk = str(error), isinstance(error, DiskError)
+                reason, is_disk = str(error), isinstance(error, DiskError)
             if caught_up_at is not None:
                 failures = 0 if clock() - caught_up_at >= STABLE_SECONDS else min(failures, MAX_UNSTABLE_FAILURES - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
-            yield n.Offline(why, wait, is_disk=is_disk)
+            yield n.Offline(reason, wait, is_disk=is_disk)
             async for each in self._wait_for_retry(wait):
                 yield each
 
@@ -271,8 +271,8 @@ class Sync:
         """Wait before reconnecting, and report messages erased during the wait."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (remaining := deadline - asyncio.get_running_loop().time()) > 0:
-            for gone in self._take_news():
-                yield gone
+            for news in self._take_news():
+                yield news
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining):  # wait_for may lose a cancellation
@@ -282,8 +282,8 @@ class Sync:
         """Do the work that needs no event: fetches, read receipts, keys. Report erased messages."""
         self._wake.clear()
         self._raise_fault()
-        for gone in self._take_news():
-            yield gone
+        for news in self._take_news():
+            yield news
         while self._to_fetch:
             # Removed first: a message sent during the fetch may be missing in it, and requests another fetch.
             group_id = self._to_fetch.pop()
@@ -381,8 +381,8 @@ class Sync:
 
     def _take_news(self) -> list[n.News]:
         """Return news of erased messages. Raises the error of the enforcing task if it has failed."""
-        if self._enforcing and self._enforcing.done():
-            self._enforcing.result()
+        if self._enforce_task and self._enforce_task.done():
+            self._enforce_task.result()
         return self._mirror.take_news()
 
     async def _enforce(self) -> None:

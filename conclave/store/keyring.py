@@ -260,10 +260,10 @@ def copy_fault(copy: Path, keys: KnownChanges, ledger: Path) -> str:
         return f"{copy}: the copy is missing"
     if head.keys_id != keys.keys_id:
         return f"{copy}: is a copy of another vault"
-    own = None
+    own_tip = None
     with suppress(StoreError):  # health reports faults of the ledger itself
-        own = book.tip(ledger)
-    if head.serial < keys.serial or (own and (tip is None or tip[1] < own[1])):
+        own_tip = book.tip(ledger)
+    if head.serial < keys.serial or (own_tip and (tip is None or tip[1] < own_tip[1])):
         return f"{copy}: is outdated: it lacks the newest changes"
     return ""
 

@@ -143,18 +143,18 @@ def living(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
     ).fetchall()
     for group_key, group_id, last in groups:
-        cold: Sequence[tuple[int, int]]
+        archived_ranges: Sequence[tuple[int, int]]
         if archived is None:
             parts = connection.execute(
                 "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
             )
-            cold = [(row[0], row[1]) for row in parts]
+            archived_ranges = [(row[0], row[1]) for row in parts]
         else:
-            cold = archived.get(group_key, ())
-        hot = connection.execute(
+            archived_ranges = archived.get(group_key, ())
+        hot_rows = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
-        stored = tree.union([*tree.from_numbers(row[0] for row in hot), *cold])
+        stored = tree.union([*tree.from_numbers(row[0] for row in hot_rows), *archived_ranges])
         yield (group_id, stored), Range(last + 1, LAST_NUMBER) if last is not None else None
     rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
     yield (OTHERS, tree.from_numbers(row[0] for row in rows)), _future_of_others(connection)

@@ -107,10 +107,10 @@ class GroupAgenda:
         self.admins = frozenset(each.user_id for each in group.members if each.role == "admin")
         return self.listed != former
 
-    def record_readable(self, epoch: int, sent_in: int) -> None:
-        """Record a decrypted message, received in ``epoch`` and encrypted in ``sent_in``, which is not later."""
+    def record_readable(self, epoch: int, sent_epoch: int) -> None:
+        """Record a decrypted message, received in ``epoch`` and encrypted in ``sent_epoch``, which is not later."""
         self._enter_epoch(epoch)
-        self._clear_gap(sent_in)
+        self._clear_gap(sent_epoch)
         self.readable_count += 1
 
     def record_unreadable(self, epoch: int, *, is_foreign: bool) -> None:

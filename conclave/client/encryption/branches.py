@@ -88,36 +88,36 @@ class Branches:
         record = self._operations.record(group_id)  # after the request, during which messages may be processed
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return True
-        ours = record.group
-        agenda.is_new = agenda.is_new and header is not None and header.epoch >= ours.epoch
-        if header == GroupInfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
+        mls_group = record.group
+        agenda.is_new = agenda.is_new and header is not None and header.epoch >= mls_group.epoch
+        if header == GroupInfoHeader(mls_group.group_id, mls_group.epoch, mls_group.confirmation_tag):
             agenda.has_later_messages, agenda.other_epoch = False, None
-            if agenda.info_uploaded_epoch != ours.epoch:  # otherwise this client uploaded it, and it proves nothing
+            if agenda.info_uploaded_epoch != mls_group.epoch:  # otherwise this client uploaded it: it proves nothing
                 agenda.unreadable_count, agenda.unreadable_commits = 0, 0
             agenda.is_new = False
             return False
-        if header and header.mls_group_id == ours.group_id and not self._operations.has_passed(record, header):
+        if header and header.mls_group_id == mls_group.group_id and not self._operations.has_passed(record, header):
             signer = read_signer(info)
-            wait = self._switch_delay(record, ours, agenda, header, signer)
-            if wait is not None and await self._switch(client, group_id, ours, agenda, info, header, wait):
+            wait = self._switch_delay(record, mls_group, agenda, header, signer)
+            if wait is not None and await self._switch(client, group_id, mls_group, agenda, info, header, wait):
                 return True
-            if header.epoch > ours.epoch and not agenda.unreadable_count:  # otherwise it was reported already
+            if header.epoch > mls_group.epoch and not agenda.unreadable_count:  # otherwise it was reported already
                 self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
             if signer and signer.identity != self._user_id.bytes:  # otherwise it is an earlier one of this client
                 agenda.record_contest()
         agenda.has_later_messages, agenda.other_epoch, agenda.is_new = False, None, False
-        agenda.info_uploaded_epoch = ours.epoch  # even if the answer is lost
-        if info not in {b"", PLACEHOLDER_INFO} and (header is None or header.epoch > ours.epoch):
+        agenda.info_uploaded_epoch = mls_group.epoch  # even if the answer is lost
+        if info not in {b"", PLACEHOLDER_INFO} and (header is None or header.epoch > mls_group.epoch):
             # The server replaces a group info of a later epoch only with one without an epoch. Until then joiners wait.
             await client.commit(group_id, group_info=PLACEHOLDER_INFO)
-        await client.commit(group_id, group_info=ours.group_info())
+        await client.commit(group_id, group_info=mls_group.group_info())
         agenda.check_info(RECHECK_SECONDS)
         return False
 
     def _switch_delay(
         self,
         record: GroupRecord,
-        ours: MlsGroup,
+        mls_group: MlsGroup,
         agenda: GroupAgenda,
         header: GroupInfoHeader,
         signer: GroupInfoSigner | None,
@@ -125,29 +125,29 @@ class Branches:
         """Return the delay before this client switches to another branch; None: never."""
         if signer and signer.identity in {each.bytes for each in agenda.unauthorized}:
             return None
-        is_credible = signer is not None and self._is_credible(ours, agenda, signer)
+        is_credible = signer is not None and self._is_credible(mls_group, agenda, signer)
         is_senior = (
             is_credible and signer is not None and self._operations.is_senior(record, UUID(bytes=signer.identity))
         )
         if record.is_unconfirmed and is_credible:
             if agenda.is_new:
-                return NEW_MEMBER_DELAY if header.epoch > ours.epoch else 0.0
+                return NEW_MEMBER_DELAY if header.epoch > mls_group.epoch else 0.0
             return (SENIOR_DELAY if is_senior else JUNIOR_DELAY) * 2.0 ** min(agenda.attempts, MAX_DOUBLINGS)
-        is_new = 0 < record.first_epoch == ours.epoch
+        is_new = 0 < record.first_epoch == mls_group.epoch
         cannot_read = not agenda.readable_count and agenda.unreadable_count >= (
             1 if is_new or not agenda.has_read_all else MAX_UNREADABLE
         )
-        if header.epoch > ours.epoch and not (agenda.has_read_past(ours.epoch) and agenda.is_complete):
+        if header.epoch > mls_group.epoch and not (agenda.has_read_past(mls_group.epoch) and agenda.is_complete):
             return 0.0  # the others may be there: fetch the commits first
-        if header.epoch >= ours.epoch and cannot_read:
+        if header.epoch >= mls_group.epoch and cannot_read:
             return 0.0  # the others do not follow: their clients may have other rules
         return 0.0 if is_senior and agenda.contested >= SENIOR_REPLACEMENTS else None
 
-    def _is_credible(self, ours: MlsGroup, agenda: GroupAgenda, signer: GroupInfoSigner) -> bool:
+    def _is_credible(self, mls_group: MlsGroup, agenda: GroupAgenda, signer: GroupInfoSigner) -> bool:
         """Return whether the signer is another member according to the server's list, with its known key."""
         if len(signer.identity) != ID_BYTES or signer.identity == self._user_id.bytes:
             return False
-        member = ours.find(signer.identity)
+        member = mls_group.find(signer.identity)
         is_known = member is None or member.signature_key == signer.signature_key
         return is_known and UUID(bytes=signer.identity) in (agenda.listed or ())
 
@@ -155,22 +155,22 @@ class Branches:
         self,
         client: "Client",
         group_id: UUID,
-        ours: MlsGroup,
+        mls_group: MlsGroup,
         agenda: GroupAgenda,
         info: bytes,
         header: GroupInfoHeader,
         wait: float,
     ) -> bool:
         """Wait for commits that lead to another branch, then join it. Return False if the group info is unusable."""
-        is_void = agenda.is_new and header.epoch == ours.epoch  # another commit came first
+        is_void = agenda.is_new and header.epoch == mls_group.epoch  # another commit came first
         has_waited = (
-            not agenda.record_other_epoch(ours.epoch) and self._agenda.clock() - agenda.other_epoch_seen_at >= wait
+            not agenda.record_other_epoch(mls_group.epoch) and self._agenda.clock() - agenda.other_epoch_seen_at >= wait
         )
-        if is_void or (has_waited and agenda.has_read_past(ours.epoch)):
+        if is_void or (has_waited and agenda.has_read_past(mls_group.epoch)):
             if self._operations.gives_way(group_id, info):
                 return True
             try:
-                external_commit = self._operations.join(group_id, info, anew=True)
+                external_commit = self._operations.join(group_id, info, forget_commits=True)
             except EncryptionError:
                 return False
             if not agenda.is_new:

@@ -80,7 +80,7 @@ class MlsCodec:
         self._news: list[News] = []
         self._listed_keys: set[str] = set()
         self._agenda = Agenda(clock)
-        self._groups = GroupRecords(self._database, POLICY, self._lost)
+        self._groups = GroupRecords(self._database, POLICY, self._report_lost_state)
         self._texts = Texts(self._database)
         self._known_keys = KnownKeys(self._database, user_id)
         self._views = GroupViews(user_id, self._groups, self._known_keys, self._agenda)
@@ -146,13 +146,13 @@ class MlsCodec:
             raise ValueError(f"a message has more than {MAX_MESSAGE // 2} bytes")
         return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
-    def encode_resend(self, again: PendingResend) -> bytes:
+    def encode_resend(self, resend: PendingResend) -> bytes:
         """Encrypt a text to resend. Its authenticated data contains the number of the first message."""
-        return self._encrypt(again.group_id, again.text, again.original)
+        return self._encrypt(resend.group_id, resend.text, resend.original)
 
     def _encrypt(self, group_id: UUID, text: str, original: int = 0, send_id: bytes = b"") -> bytes:
         self._check_ready(self._groups.get(group_id) or GroupRecord(group_id, 0))
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             group = self._require_group(record)
             payload = group.encrypt(text.encode(), encode_original(original) if original else b"")
             now = self._now()
@@ -247,14 +247,14 @@ class MlsCodec:
             return []
         status = self.view(group_id).status
         try:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 epoch = record.group.epoch if record.group else -1
                 found = self._processor.process(record, messages)
                 is_changed = (record.group.epoch if record.group else -1) != epoch
         except EncryptionError:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.skip_messages(record, messages)
-            self._lost(group_id)
+            self._report_lost_state(group_id)
             found, is_changed = [], True
         if is_changed or self.view(group_id).status is not status:
             self._news.append(EncryptionChanged(group_id))
@@ -265,7 +265,7 @@ class MlsCodec:
         self._agenda.group(group_id).record_fetch()
         record = self._groups.get(group_id)
         if record and record.stage is Stage.ACTIVE and 0 < record.up_to < up_to:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 if record.group:  # an unread message may be a commit: older group infos must not be used
                     self._groups.record_commit(record, up_to, record.group.epoch, b"")
                 self._processor.drop_outdated_state(record)
@@ -282,7 +282,7 @@ class MlsCodec:
         """
         agenda, record = self._agenda.group(group_id), self._groups.get(group_id)
         if record and 0 < record.up_to < last and not agenda.is_caught_up:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.record_gap(record)
                 record.up_to = last
         agenda.record_caught_up()
@@ -321,7 +321,7 @@ class MlsCodec:
 
     def create(self, group_id: UUID) -> NewGroup:
         """Create a group with the user as its only member."""
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             record.group = MlsGroup.create(self._own_keys.new_package(), self._now(), policy=POLICY)
             record.renewed_at, record.missed = self._now(), 0
             self._processor.enter(record)
@@ -334,7 +334,7 @@ class MlsCodec:
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
         """Create a commit that adds a user. Raises NotReadyError, and EncryptionError if the key is another user's."""
-        with self._changing(group_id, "this user cannot be added") as record:
+        with self._change_group(group_id, "this user cannot be added") as record:
             package = decode_message(key_package)
             if not isinstance(package, KeyPackage) or package.leaf_node.credential.identity != user_id.bytes:
                 raise EncryptionError("the server sent a key that is not this user's: the user was not added")
@@ -351,21 +351,21 @@ class MlsCodec:
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
         """Create a commit with new own keys that removes leaves and includes proposals. Raises EncryptionError."""
-        with self._changing(group_id, "the group cannot be changed") as record:
+        with self._change_group(group_id, "the group cannot be changed") as record:
             own_commit = self._require_group(record).commit(self._now(), remove=remove)
         return _change(own_commit)
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
+    def join(self, group_id: UUID, group_info: bytes, *, forget_commits: bool = False) -> ExternalCommit:
         """Create an external commit, which removes an old own leaf. Raises EncryptionError.
 
-        ``anew``: first forget the known commits, which led into another branch.
+        ``forget_commits``: first forget the known commits, which led into another branch.
         """
         info = read_group_info(group_info)
         if info is None:
             raise EncryptionError("this group has no encryption keys, or those of an incompatible client")
-        with self._changing(group_id, "the server's group info is unusable") as record:
+        with self._change_group(group_id, "the server's group info is unusable") as record:
             self._processor.drop_state(record)
-            if anew:
+            if forget_commits:
                 self._groups.forget_commits(record)
             own = self._own_keys.new_package()
             group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
@@ -392,7 +392,7 @@ class MlsCodec:
         except MlsError:
             return True  # unusable: the client joins with an external commit
         try:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.drop_state(record)
                 self._own_keys.drop_used(own_package)
                 record.group, record.welcome = group, digest
@@ -450,7 +450,7 @@ class MlsCodec:
         return await self._maintenance.run_maintenance(client, groups)
 
     def record(self, group_id: UUID) -> GroupRecord | None:
-        """Return the record of a group, read-only; ``_changing`` changes it."""
+        """Return the record of a group, read-only; ``_change_group`` changes it."""
         return self._groups.get(group_id)
 
     def is_outdated(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
@@ -473,7 +473,7 @@ class MlsCodec:
 
     def drop_state(self, group_id: UUID) -> None:
         """Drop the state of a group, to join it again."""
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             self._processor.drop_state(record)
         self._news.append(EncryptionChanged(group_id))
 
@@ -491,18 +491,18 @@ class MlsCodec:
             MlsGroup.join_external(group_info, self._own_keys.new_package(), self._now(), resync=True, policy=POLICY)
         except MlsError:
             return False
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             self._processor.mark_replaced(record)
         self._news.append(EncryptionChanged(group_id))
         return True
 
-    def _lost(self, group_id: UUID) -> None:
+    def _report_lost_state(self, group_id: UUID) -> None:
         """Report an unusable state, and schedule joining again."""
         self._news += [EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)]
         self._agenda.schedule(group_id)
 
     @contextmanager
-    def _changing(
+    def _change_group(
         self, group_id: UUID, failure: str = "the keys of this group cannot be used"
     ) -> Iterator[GroupRecord]:
         """Change a group's record in a transaction, which is written to the disk at the end.

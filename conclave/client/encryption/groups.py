@@ -102,9 +102,9 @@ class GroupRecords:
     After an error call ``reload``, which discards unsaved changes.
     """
 
-    def __init__(self, database: KeyDatabase, policy: Policy, lost: Callable[[UUID], None]) -> None:
-        """``lost``: called with a group whose state cannot be loaded."""
-        self._database, self._policy, self._lost = database, policy, lost
+    def __init__(self, database: KeyDatabase, policy: Policy, on_lost: Callable[[UUID], None]) -> None:
+        """``on_lost``: called with a group whose state cannot be loaded."""
+        self._database, self._policy, self._on_lost = database, policy, on_lost
         self._cache: dict[UUID, GroupRecord] = {}
 
     def ids(self) -> list[UUID]:
@@ -309,5 +309,5 @@ class GroupRecords:
             record.group = MlsGroup.from_bytes(state, self._policy) if state else None
         except MlsError:
             record.drop_state()
-            self._lost(group_id)
+            self._on_lost(group_id)
         return record

@@ -41,8 +41,8 @@ class GroupOperations(Protocol):
         """Create a group."""
         ...
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
-        """Create an external commit. ``anew``: forget the group's known commits."""
+    def join(self, group_id: UUID, group_info: bytes, *, forget_commits: bool = False) -> ExternalCommit:
+        """Create an external commit. ``forget_commits``: first forget the group's known commits."""
         ...
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
@@ -133,12 +133,14 @@ class GroupJoiner:
         await client.commit(group_id, mls_group_id=created.mls_group_id)  # if two clients do this, the first wins
         self._agenda.schedule(group_id, 0)
 
-    async def announce_group_id(self, client: "Client", group: GroupDetails, ours: MlsGroup) -> None:
+    async def announce_group_id(self, client: "Client", group: GroupDetails, mls_group: MlsGroup) -> None:
         """Upload the MLS id that the server lacks, or drop the state if another client's came first."""
         if group.mls_group_id:
             self._operations.drop_state(group.group_id)
         else:
-            await client.commit(group.group_id, group_info=ours.group_info(), mls_group_id=ours.group_id.hex())
+            await client.commit(
+                group.group_id, group_info=mls_group.group_info(), mls_group_id=mls_group.group_id.hex()
+            )
         self._agenda.schedule(group.group_id, 0)
 
 

@@ -106,15 +106,15 @@ class GroupMaintenance:
         record = self._operations.record(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return False
-        ours = record.group
+        mls_group = record.group
         listed = agenda.listed or frozenset()
-        strangers = [each for each in ours.members().values() if user_of(each) not in listed]
+        strangers = [each for each in mls_group.members().values() if user_of(each) not in listed]
         self._report_strangers(group_id, agenda, [user_of(each) for each in strangers])
         removable = [each.leaf_index for each in strangers] if is_admin(group, self._user_id) else []
-        is_needed = bool(removable) or ours.has_proposals
+        is_needed = bool(removable) or mls_group.has_proposals
         if not is_needed:
             agenda.commit_needed_since = None
-        elif not self._is_own_turn(group, ours, agenda):
+        elif not self._is_own_turn(group, mls_group, agenda):
             return False
         is_old = record.is_doubtful or self._now() - record.renewed_at >= RENEWAL_SECONDS
         if not is_needed and not is_old:
@@ -124,11 +124,11 @@ class GroupMaintenance:
         await client.commit(group_id, commit_message=change.commit, group_info=change.group_info)
         return True
 
-    def _is_own_turn(self, group: GroupDetails, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    def _is_own_turn(self, group: GroupDetails, mls_group: MlsGroup, agenda: GroupAgenda) -> bool:
         """Return whether it is this client's turn to make a commit that several members could make."""
         now = self._agenda.clock()
         agenda.commit_needed_since = now if agenda.commit_needed_since is None else agenda.commit_needed_since
-        in_tree = {user_of(each) for each in ours.members().values()}
+        in_tree = {user_of(each) for each in mls_group.members().values()}
         order = sorted((each.role != "admin", each.user_id) for each in group.members if each.user_id in in_tree)
         rank = [user_id for _, user_id in order].index(self._user_id)
         wait = agenda.commit_needed_since + min(rank * TURN_SECONDS, MAX_TURN_WAIT) - now

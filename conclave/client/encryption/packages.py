@@ -101,8 +101,8 @@ class OwnKeys:
         now, replaces_all = self._now(), self._uploaded_at == 0
         with self._database.transaction() as connection:
             self._database.erase_rows("key_packages", "made_at < ?", now - KEEP_SECONDS)
-            ordinary = tuple(self._create_package(now, last_resort=False) for _ in range(regular))
-            last = self._create_package(now, last_resort=True) if last_resort else None
+            regular_packages = tuple(self._create_package(now, last_resort=False) for _ in range(regular))
+            last_resort_package = self._create_package(now, last_resort=True) if last_resort else None
             self._database.erase_rows(
                 "key_packages",
                 "package_key <= (SELECT package_key FROM key_packages ORDER BY package_key DESC LIMIT 1 OFFSET ?)",
@@ -112,7 +112,7 @@ class OwnKeys:
                 connection.execute("UPDATE about SET uploaded_at = ?", (now,))
         if last_resort:
             self._uploaded_at = now
-        return NewKeyPackages(ordinary, last, self.fingerprint, replaces_all)
+        return NewKeyPackages(regular_packages, last_resort_package, self.fingerprint, replaces_all)
 
     def new_package(self) -> OwnKeyPackage:
         """Return a key package that is not uploaded, to create a group or for an external commit."""

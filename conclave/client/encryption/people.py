@@ -68,10 +68,10 @@ class KnownKeys:
         self._store(changed_key)
         return changed_key
 
-    def set_trust(self, user_id: UUID, of: str, trust: Trust) -> None:
+    def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> None:
         """Set the trust of a key, which becomes the user's known key."""
         with self._database.transaction():
-            self._store(KnownKey(user_id, of, trust))
+            self._store(KnownKey(user_id, fingerprint, trust))
 
     def _store(self, key: KnownKey) -> None:
         self._connection.execute(

@@ -185,9 +185,9 @@ class ByteReader:
         self._end = outer
         return tuple(items)
 
-    def _count(self, so_far: int, at_most: int) -> None:
+    def _count(self, length: int, at_most: int) -> None:
         self._elements_left -= 1
-        if so_far >= at_most:
+        if length >= at_most:
             raise LimitError(f"a vector has more than {at_most} entries")
         if self._elements_left < 0:
             raise LimitError("the vectors of a message have too many entries")

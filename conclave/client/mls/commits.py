@@ -132,13 +132,13 @@ def apply_commit(
 def _effect(state: GroupState, staged: StagedCommit, committed: Sequence[CommittedProposal]) -> CommitEffect:
     before, after, applied = state.members(), members_of(staged.tree), staged.applied
     by_others = [
-        one.sender.sender_type == SenderType.MEMBER and one.sender != member(staged.committer) for one in committed
+        each.sender.sender_type == SenderType.MEMBER and each.sender != member(staged.committer) for each in committed
     ]
-    adds = [by_other for one, by_other in zip(committed, by_others, strict=True) if isinstance(one.proposal, Add)]
+    adds = [by_other for each, by_other in zip(committed, by_others, strict=True) if isinstance(each.proposal, Add)]
     proposed = [after[i] for i, by_other in zip(applied.added, adds, strict=True) if by_other]
-    for one, by_other in zip(committed, by_others, strict=True):
-        if by_other and isinstance(one.proposal, Remove):
-            proposed.append(before[one.proposal.removed])
+    for each, by_other in zip(committed, by_others, strict=True):
+        if by_other and isinstance(each.proposal, Remove):
+            proposed.append(before[each.proposal.removed])
     return CommitEffect(
         committer=after[staged.committer],
         added=tuple(after[i] for i in applied.added),

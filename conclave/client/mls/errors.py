@@ -63,9 +63,9 @@ def convert_errors(call: Callable[P, R]) -> Callable[P, R]:
     """
 
     @wraps(call)
-    def wrapper(*args: P.args, **named: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(*args, **named)
+            return call(*args, **kwargs)
         except MlsError:
             raise
         except Exception as error:

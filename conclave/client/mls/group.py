@@ -217,12 +217,12 @@ class MlsGroup:
 
     def find(self, identity: bytes) -> MlsMember | None:
         """Return the member with a basic identity."""
-        return next((one for one in self.members().values() if one.credential.identity == identity), None)
+        return next((each for each in self.members().values() if each.credential.identity == identity), None)
 
     @property
     def pending(self) -> tuple[bytes, ...]:
         """Own commits of this epoch that have not come back yet, as sent."""
-        return tuple(one.message for one in self._state.pending)
+        return tuple(each.message for each in self._state.pending)
 
     def export_secret(self, label: str, context: bytes, length: int) -> bytes:
         """Return a secret that only members of this epoch have (section 8.5)."""
@@ -262,7 +262,7 @@ class MlsGroup:
         proposals: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
         proposals += [Add(key_package) for key_package in add]
         proposals += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
-        proposals += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
+        proposals += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), each)) for each in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         spec = CommitSpec(
             tuple(proposals), committable_proposals(state, proposals, self.policy), authenticated_data, wire_format
@@ -293,7 +293,7 @@ class MlsGroup:
     def apply_pending(self, now: int, message: bytes | None = None, psks: Mapping[bytes, bytes] = NO_PSKS) -> None:
         """Apply an own commit before it comes back. ``message``: the commit; None: the only pending one."""
         pending = self._state.pending
-        matches = [one for one in pending if message is None or one.message == message]
+        matches = [each for each in pending if message is None or each.message == message]
         if len(matches) != 1:
             raise StateError("no such own commit is pending")
         self._apply_own(matches[0], CommitInputs(self.policy, now, psks))
@@ -301,7 +301,7 @@ class MlsGroup:
     def drop_pending(self, message: bytes | None = None) -> None:
         """Drop a pending commit that will not be sent. ``message``: the commit; None: all."""
         state = self._state
-        remaining = tuple(one for one in state.pending if message is not None and one.message != message)
+        remaining = tuple(each for each in state.pending if message is not None and each.message != message)
         self._current = replace(state, pending=remaining)
 
     def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
@@ -359,7 +359,7 @@ class MlsGroup:
         void. Own application messages raise OwnMessageError: the sender has to store their content.
         """
         state, inputs = self._state, CommitInputs(self.policy, now, psks)
-        own = next((one for one in state.pending if one.message == message), None)
+        own = next((each for each in state.pending if each.message == message), None)
         if own is not None:
             return self._apply_own(own, inputs)
         if state.entered_by and state.entered_by == message_hash(message):

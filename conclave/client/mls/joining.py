@@ -75,7 +75,7 @@ def join(
     if info.group_context.group_id in known_groups:
         raise InvalidError("a Welcome is for a group that this client is already in")
     leaf = own.key_package.leaf_node
-    own_index = next((i for i, one in public.tree.leaves() if one == leaf), None)
+    own_index = next((i for i, each in public.tree.leaves() if each == leaf), None)
     if own_index is None or own_index == info.signer:
         raise InvalidError("a Welcome is for a group to which this client was not added")
     keys = {2 * own_index: own.encryption_private}
@@ -159,9 +159,9 @@ def external_join(
         raise InvalidError("a group has another cipher suite than the key package")
     kem_output, init_secret = external_init(suite, info.external_pub)
     proposals: list[Proposal] = [ExternalInit(kem_output)]
-    old = next((i for i, one in public.tree.leaves() if one.credential == leaf.credential), None)
-    if resync and old is not None:
-        proposals.append(Remove(old))
+    old_index = next((i for i, each in public.tree.leaves() if each.credential == leaf.credential), None)
+    if resync and old_index is not None:
+        proposals.append(Remove(old_index))
     sender = Sender(SenderType.NEW_MEMBER_COMMIT)
     committed = [CommittedProposal(sender, proposal) for proposal in proposals]
     applied = apply(public, committed, inputs.policy, inputs.now)

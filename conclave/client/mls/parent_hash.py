@@ -28,19 +28,19 @@ def with_path(tree: RatchetTree, leaf_index: int, public_keys: Mapping[int, byte
     return tree.with_nodes(changes), above
 
 
-def original_tree_hash(tree: RatchetTree, x: int, blanked: frozenset[int]) -> bytes:
-    """Return the tree hash of ``x`` before the leaves ``blanked`` were added (section 7.9)."""
+def original_tree_hash(tree: RatchetTree, x: int, added_leaves: frozenset[int]) -> bytes:
+    """Return the tree hash of ``x`` before the leaves ``added_leaves`` were added (section 7.9)."""
     leaves = tree_math.subtree(x)
-    below = frozenset(leaf_index for leaf_index in blanked if leaf_index in leaves)
-    if not below:
+    added_below = frozenset(leaf_index for leaf_index in added_leaves if leaf_index in leaves)
+    if not added_below:
         return tree.tree_hash(x)
     if x % 2 == 0:
         return leaf_hash(tree.suite, x // 2, None)
     node = tree.parent(x)
     if node is not None:
-        unmerged = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in below)
+        unmerged = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in added_below)
         node = ParentNode(node.encryption_key, node.parent_hash, unmerged)
-    hashes = (original_tree_hash(tree, child, below) for child in (tree_math.left(x), tree_math.right(x)))
+    hashes = (original_tree_hash(tree, child, added_below) for child in (tree_math.left(x), tree_math.right(x)))
     return parent_node_hash(tree.suite, node, *hashes)
 
 

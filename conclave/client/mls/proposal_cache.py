@@ -31,14 +31,17 @@ def cache_proposal(
     reference = make_proposal_ref(state.suite, authenticated.encode())
     if any(cached.reference == reference for cached in state.proposals):
         return state
-    new = CachedProposal(reference, sender, proposal, is_committable=False)
-    same = [new, *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender))]
-    if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
+    cached_proposal = CachedProposal(reference, sender, proposal, is_committable=False)
+    sender_proposals = [
+        cached_proposal,
+        *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender)),
+    ]
+    if len(state.proposals) >= MAX_CACHED or len(sender_proposals) > MAX_CACHED_OF_ONE:
         raise LimitError("too many proposals are pending")
-    if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
+    if sum(len(each.encode()) for each in sender_proposals) > MAX_CACHED_BYTES:
         raise LimitError("the pending proposals of a member have too many bytes")
-    new = replace(new, is_committable=_can_be_committed(state, new, inputs))
-    return replace(state, proposals=(*state.proposals, new))
+    cached_proposal = replace(cached_proposal, is_committable=_can_be_committed(state, cached_proposal, inputs))
+    return replace(state, proposals=(*state.proposals, cached_proposal))
 
 
 def _quota_key(sender: Sender) -> tuple[SenderType, int]:
@@ -84,7 +87,7 @@ def committable_proposals(
     used_keys = {key for proposal in proposals for key in _conflict_keys(own, proposal)}
     included: list[CachedProposal] = []
     newest_first = state.proposals[::-1]
-    for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
+    for cached in sorted(newest_first, key=lambda each: not isinstance(each.proposal, Remove)):
         keys = set(_conflict_keys(cached.sender, cached.proposal))
         if _is_includable(cached, policy) and used_keys.isdisjoint(keys):
             included.append(cached)

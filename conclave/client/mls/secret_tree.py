@@ -164,8 +164,8 @@ class SecretTree:
         size = reader.uint32()
         if not 0 < size <= MAX_LEAVES or size & (size - 1):
             raise MalformedMessageError("a stored secret tree has an invalid size")
-        nodes = reader.vector(lambda one: (one.uint32(), one.opaque()), tree_math.node_width(size))
+        nodes = reader.vector(lambda inner: (inner.uint32(), inner.opaque()), tree_math.node_width(size))
         ratchets = reader.vector(
-            lambda one: ((one.uint32(), one.enum(RatchetKind, one.uint8())), Ratchet.decode(one)), 2 * size
+            lambda inner: ((inner.uint32(), inner.enum(RatchetKind, inner.uint8())), Ratchet.decode(inner)), 2 * size
         )
         return cls(suite, size, dict(nodes), dict(ratchets))

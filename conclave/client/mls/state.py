@@ -160,8 +160,8 @@ class GroupState:
 
     def with_past(self, past: PastEpoch) -> "GroupState":
         """Return the state with an updated past epoch."""
-        same = past.context.epoch
-        return replace(self, past=tuple(past if one.context.epoch == same else one for one in self.past))
+        epoch = past.context.epoch
+        return replace(self, past=tuple(past if each.context.epoch == epoch else each for each in self.past))
 
     def check_group(self, group_id: bytes) -> None:
         """Raise WrongRecipientError for a message of another group."""

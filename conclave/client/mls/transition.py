@@ -79,7 +79,7 @@ def stage(
     applied = apply(public, committed, policy, now)
     committer = committer_of(applied, sender)
     if commit.path is None:
-        if not committed or any(isinstance(one.proposal, PATH_REQUIRED) for one in committed):
+        if not committed or any(isinstance(each.proposal, PATH_REQUIRED) for each in committed):
             raise InvalidError("a commit lacks a required path")
         tree = applied.tree
     else:
@@ -97,9 +97,9 @@ def _check_committer(
     if sender.sender_type == SenderType.MEMBER:
         check_successor(public.tree.member(sender.index), path.leaf_node)
         return
-    for one in committed:
-        if isinstance(one.proposal, Remove):
-            check_successor(public.tree.member(one.proposal.removed), path.leaf_node)
+    for each in committed:
+        if isinstance(each.proposal, Remove):
+            check_successor(public.tree.member(each.proposal.removed), path.leaf_node)
 
 
 def _with_update_path(applied: AppliedProposals, committer: int, path: UpdatePath) -> RatchetTree:

@@ -190,8 +190,8 @@ class RatchetTree:
         """
         positions = count()
 
-        def read(one: ByteReader) -> Node | None:
-            node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
+        def read(inner: ByteReader) -> Node | None:
+            node, is_leaf = inner.optional(decode_node), next(positions) % 2 == 0
             if node is not None and isinstance(node, LeafNode) != is_leaf:
                 raise MalformedMessageError("a tree has a leaf in the place of a parent, or the reverse")
             if node is not None:

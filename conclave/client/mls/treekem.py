@@ -67,8 +67,8 @@ def derive_path(suite: CipherSuite, nodes: Collection[int], path_secret: bytes) 
 
 def copath_resolution(tree: RatchetTree, copath: int, added: Collection[int]) -> list[int]:
     """Return the nodes to which a path secret is encrypted, without members added by the same commit."""
-    new = {2 * leaf_index for leaf_index in added}
-    return [x for x in tree.resolution(copath) if x not in new]
+    new_nodes = {2 * leaf_index for leaf_index in added}
+    return [x for x in tree.resolution(copath) if x not in new_nodes]
 
 
 def encrypt_path(

@@ -97,31 +97,31 @@ def _check_lifetime(lifetime: Lifetime, rules: LeafRules) -> None:
 
 
 def _check_capabilities(leaf: LeafNode, rules: LeafRules) -> None:
-    can = leaf.capabilities
-    if MLS10 not in can.versions or rules.suite.number not in can.cipher_suites:
+    capabilities = leaf.capabilities
+    if MLS10 not in capabilities.versions or rules.suite.number not in capabilities.cipher_suites:
         raise InvalidError("a leaf does not support the version or the cipher suite of the group")
-    if leaf.credential.credential_type not in can.credentials:
+    if leaf.credential.credential_type not in capabilities.credentials:
         raise InvalidError("a leaf does not support its own credential")
     extension_types = {extension.extension_type for extension in leaf.extensions}
-    if not extension_types - DEFAULT_EXTENSIONS <= set(can.extensions):
+    if not extension_types - DEFAULT_EXTENSIONS <= set(capabilities.extensions):
         raise InvalidError("a leaf has an extension that it does not support")
     check_supports(leaf, rules.extensions)
 
 
 def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
     """Check that a member has the capabilities that the group requires (sections 7.3, 11.1 and 13.4)."""
-    can = leaf.capabilities
+    capabilities = leaf.capabilities
     used_types = {extension.extension_type for extension in extensions}
-    if not used_types - DEFAULT_EXTENSIONS <= set(can.extensions):
+    if not used_types - DEFAULT_EXTENSIONS <= set(capabilities.extensions):
         raise InvalidError("a member does not support an extension of the group")
     data = find_extension(extensions, ExtensionType.REQUIRED_CAPABILITIES)
     if data is None:
         return
     required = decode(data, RequiredCapabilities.decode)
     if not (
-        set(required.extension_types) - DEFAULT_EXTENSIONS <= set(can.extensions)
-        and set(required.proposal_types) - DEFAULT_PROPOSALS <= set(can.proposals)
-        and set(required.credential_types) <= set(can.credentials)
+        set(required.extension_types) - DEFAULT_EXTENSIONS <= set(capabilities.extensions)
+        and set(required.proposal_types) - DEFAULT_PROPOSALS <= set(capabilities.proposals)
+        and set(required.credential_types) <= set(capabilities.credentials)
     ):
         raise InvalidError("a member does not have the capabilities that the group requires")
 
@@ -202,9 +202,9 @@ def check_unmerged_leaves(tree: RatchetTree) -> None:
 
 
 def _check_unmerged_between(tree: RatchetTree, leaf_index: int, x: int) -> None:
-    between = tree_math.parent(2 * leaf_index)
-    while between != x:
-        node = tree.parent(between)
+    ancestor = tree_math.parent(2 * leaf_index)
+    while ancestor != x:
+        node = tree.parent(ancestor)
         if node is not None and leaf_index not in node.unmerged_leaves:
             raise InvalidError("a leaf is unmerged at a node, but not at one below it")
-        between = tree_math.parent(between)
+        ancestor = tree_math.parent(ancestor)

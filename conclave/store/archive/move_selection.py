@@ -74,7 +74,7 @@ def count(connection: sqlite3.Connection, before: int) -> int:
 def has_movable(connection: sqlite3.Connection, before: int) -> bool:
     """Return whether any message of the groups in temp.movable may move. ``before``: as for ``choose``.
 
-    A group may have old messages none of which may move, as long as a member has not fetched them.
+    A group may have old messages, but none that may move, as long as a member has not fetched them.
     """
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 

@@ -94,16 +94,16 @@ def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int)
     of_store(connection).announced.append(SessionEnded(user_id, session_id))
 
 
-def announce_stored(connection: sqlite3.Connection, stored: Iterable[MessageStored]) -> None:
+def announce_stored(connection: sqlite3.Connection, messages: Iterable[MessageStored]) -> None:
     """Notify the server's caches of messages after the commit."""
-    of_store(connection).announced.extend(stored)
+    of_store(connection).announced.extend(messages)
 
 
 def forward(connection: sqlite3.Connection) -> list[str]:
     """Announce the news in the outbox. Return the usernames whose logins are to be unblocked."""
-    unblocked = take_unblocked(connection)
+    usernames = take_unblocked(connection)
     of_store(connection).announced.extend(take(connection))
-    return unblocked
+    return usernames
 
 
 def members_of(connection: sqlite3.Connection, group_key: int) -> set[bytes]:

@@ -84,7 +84,7 @@ class Writer:
         return await self._add(None, 0, single=single)
 
     def add_joint(self, joint: JointWrite, item: Any, weight: int) -> "asyncio.Future[Any]":
-        """Write ``item`` by ``joint``, together with other items that wait at the same time."""
+        """Write ``item`` with ``joint``, together with other items that wait at the same time."""
         return self._add(joint, weight, item=item)
 
     @property

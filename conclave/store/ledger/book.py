@@ -133,11 +133,11 @@ class _Head(NamedTuple):
     entries: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEntry]) -> int:
+def append(path: Path, ledger_id: str, last_written: int, entries: Sequence[LedgerEntry]) -> int:
     """Append entries, in the order of their changes, durably. Creates the file if it is missing.
 
-    An entry replaces the previous one of the same object, except for READ entries, each of which is about different
-    messages. ``written``: the number of the last change that the file must have. Entries that it has already are
+    An entry replaces the previous one of the same object, except for READ entries, which cover different
+    messages. ``last_written``: the number of the last change that the file must have. Entries that it has already are
     skipped. Returns the greatest number before the call: if it exceeds the database's last change, another database has
     written to the file, and these entries may have been skipped. Raises LedgerError, without changing the file.
     """
@@ -145,13 +145,13 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEnt
         _create_if_missing(path)
         with _opened(path) as connection, _transaction(connection):
             old_head = _head(path, connection)
-            if old_head is None and written and entries[0].kind != RESTORE:
+            if old_head is None and last_written and entries[0].kind != RESTORE:
                 raise LedgerError(f"{path}: the ledger is missing")  # a new one would be incomplete
             if old_head is None:
                 _make_tables(connection)
-            head = old_head or _Head(ledger_id, written, written, 0, 0)
+            head = old_head or _Head(ledger_id, last_written, last_written, 0, 0)
             _require_own(path, head.ledger_id, ledger_id)
-            if head.last_change < written:
+            if head.last_change < last_written:
                 raise LedgerError(_truncated(path))
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
@@ -232,20 +232,20 @@ def entries(path: Path, after: int) -> list[LedgerEntry]:
         return [_entry(row) for row in rows if _is_intact(row)]
 
 
-def require_sound(path: Path, ledger_id: str, written: int) -> None:
+def require_sound(path: Path, ledger_id: str, last_written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks written changes.
 
-    ``written``: the greatest number that was written; 0: none yet, so the file may be missing.
+    ``last_written``: the greatest number that was written; 0: none yet, so the file may be missing.
     """
     contents = inspect(path)
-    if contents is None and written:
+    if contents is None and last_written:
         raise LedgerError(f"{path}: the ledger is missing")
     if contents is None:
         return
     _require_own(path, contents.ledger_id, ledger_id)
     if contents.damage:
         raise LedgerError(f"{path}: {contents.damage}")
-    if contents.last_change < written:
+    if contents.last_change < last_written:
         raise LedgerError(_truncated(path))
 
 

@@ -68,14 +68,14 @@ def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> LedgerSt
     return ledger_state(connection)
 
 
-def pending_entries(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
-    """Return the entries of the first pending changes, up to the number ``claimed``, with their current state.
+def pending_entries(connection: sqlite3.Connection, up_to: int, now: int) -> list[LedgerEntry]:
+    """Return the entries of the first pending changes, up to the number ``up_to``, with their current state.
 
     Call it in a read transaction.
     """
     rows = connection.execute(
         "SELECT change, kind, subject, since FROM ledger_changes WHERE change <= ? ORDER BY change LIMIT ?",
-        (claimed, CHANGES_PER_BATCH),
+        (up_to, CHANGES_PER_BATCH),
     ).fetchall()
     return [entry for row in rows for entry in _entries(connection, row, now)]
 

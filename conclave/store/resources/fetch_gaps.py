@@ -63,14 +63,14 @@ class Omissions(NamedTuple):
             up_to = min(up_to, self.missed.first - 1)
         return up_to if self.first is None else min(up_to, self.first - 1)
 
-    def gap(self, last: int, shown: Collection[int]) -> Gap | None:
+    def gap(self, last: int, page_numbers: Collection[int]) -> Gap | None:
         """Return the gap that a page that ends with the number ``last`` leaves, or None.
 
-        ``shown``: the numbers of the page, without redacted ones.
+        ``page_numbers``: the numbers of the page, without redacted ones.
         """
         if self.next is None or last < self.next:
             return None
-        while last in shown:
+        while last in page_numbers:
             last -= 1
         return Gap(self.next, last)
 
@@ -97,26 +97,22 @@ def find_omissions(
     member: Membership,
     view: Visibility,
     moment: Moment,
-    timed: ReaderMessages | None,
+    reader_messages: ReaderMessages | None,
     claimed: int,
 ) -> Omissions:
     """Return the omissions of a page that is read at ``moment``. ``claimed``: the last number the reader claims."""
-    # The watermark may have risen since by an earlier page to another device: those messages are not missed.
-    missed = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
-    if missed and missed.first > missed.last:
-        missed = None
+    # An earlier page to another device may have raised the watermark since: its messages are not missed.
+    gap = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
+    if gap and gap.first > gap.last:
+        gap = None
     if not moment.in_doubt:
-        return (
-            NO_OMISSIONS
-            if missed is None or not _shows_any(connection, member, view, missed)
-            else Omissions(missed=missed)
-        )
+        return NO_OMISSIONS if gap is None or not _shows_any(connection, member, view, gap) else Omissions(missed=gap)
 
     def first_in_doubt(after: int) -> int | None:
-        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
+        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, reader_messages)
 
     first = first_in_doubt(member.watermark)
-    return Omissions(first, first_in_doubt(claimed) if first is not None and claimed >= first else first, missed)
+    return Omissions(first, first_in_doubt(claimed) if first is not None and claimed >= first else first, gap)
 
 
 def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_to: int) -> int:
@@ -124,8 +120,8 @@ def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: M
     if not (moment.in_doubt or member.missed_from):
         return up_to
     view = visibility.of_group(connection, member.group, moment.now)
-    timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return find_omissions(connection, member, view, moment, timed, member.watermark).claimed(up_to)
+    reader_messages = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
+    return find_omissions(connection, member, view, moment, reader_messages, member.watermark).claimed(up_to)
 
 
 def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:

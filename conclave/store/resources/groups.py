@@ -211,8 +211,8 @@ def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Lis
     """
     if len(pattern) > LONGEST_NAME:
         return ListPart([], None, is_end=True)
-    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return _PUBLIC.read(connection, span, {"pattern": f"%{escaped}%"})
+    escaped_pattern = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return _PUBLIC.read(connection, span, {"pattern": f"%{escaped_pattern}%"})
 
 
 def set_settings(connection: sqlite3.Connection, group: GroupRow) -> None:
@@ -266,8 +266,8 @@ def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: b
 
 def is_superseded(connection: sqlite3.Connection, group: GroupRow, group_info: bytes) -> bool:
     """Return whether another commit has started the epoch of ``group_info``, or a later one."""
-    stored = group.group_info_body
-    return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
+    body_id = group.group_info_body
+    return body_id is not None and is_outdated(group_info, by=bodies.get(connection, body_id), with_commit=True)
 
 
 def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[bytes]:

@@ -76,18 +76,18 @@ def add(
     group_key: int,
     inviter_id: bytes,
     invitee_id: bytes,
-    carried: Sequence[bytes],
+    contents: Sequence[bytes],
     now: int,
 ) -> bytes:
     """Store an invite and return its id. The user must not have another one to this group.
 
-    ``carried``: commit, welcome and group info, to be used when the invite is accepted.
+    ``contents``: commit, welcome and group info, to be used when the invite is accepted.
     """
     invite_id = uuid4().bytes
     connection.execute(
         "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
         " group_info_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*(invite_id, group_key, invitee_id, inviter_id, now), *(bodies.put(connection, body) for body in carried)),
+        (*(invite_id, group_key, invitee_id, inviter_id, now), *(bodies.put(connection, body) for body in contents)),
     )
     return invite_id
 
@@ -109,8 +109,8 @@ def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, s
 
 def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -> InviteRow | None:
     """Find an invite that has not expired, and whose inviter may still invite."""
-    found = _find(connection, f"invite_id = ? AND invites.created_at >= ? AND {_MAY_INVITE}", invite_id, dead_before)
-    return found[0] if found else None
+    matches = _find(connection, f"invite_id = ? AND invites.created_at >= ? AND {_MAY_INVITE}", invite_id, dead_before)
+    return matches[0] if matches else None
 
 
 def take(connection: sqlite3.Connection, invite: InviteRow) -> None:
@@ -135,8 +135,8 @@ def all_void(connection: sqlite3.Connection) -> list[InviteRow]:
 
 def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> InviteRow | None:
     """Find an expired invite; None if it was removed or has not expired."""
-    found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
-    return found[0] if found else None
+    matches = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
+    return matches[0] if matches else None
 
 
 def remove(connection: sqlite3.Connection, invites: Sequence[InviteRow]) -> None:

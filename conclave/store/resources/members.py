@@ -233,13 +233,13 @@ def remove(connection: sqlite3.Connection, member: Membership) -> RemovalResult:
     )  # only the removal of an admin needs an heir
 
 
-def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
-    """Raise watermarks. ``fetched``: member ids, and the numbers up to which, inclusive, they have fetched.
+def confirm_fetched(connection: sqlite3.Connection, watermarks: Sequence[tuple[int, int]]) -> list[None]:
+    """Raise watermarks. ``watermarks``: member ids, and the last numbers that they have fetched.
 
     A joint write, see ``group_commit.JointWrite``.
     """
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?",
-        [(up_to, member_id, up_to) for member_id, up_to in fetched],
+        [(up_to, member_id, up_to) for member_id, up_to in watermarks],
     )
-    return [None] * len(fetched)
+    return [None] * len(watermarks)

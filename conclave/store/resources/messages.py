@@ -123,12 +123,12 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
     A sender's watermark is raised only if it was at the group's last number: the sender may not have fetched earlier
     messages of others.
     """
-    stored = _append(connection, drafts, now)
+    news = _append(connection, drafts, now)
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
-        [(each.sequence_num, each.group_key, each.sender_id, each.sequence_num - 1) for each in stored],
+        [(each.sequence_num, each.group_key, each.sender_id, each.sequence_num - 1) for each in news],
     )
-    return stored
+    return news
 
 
 def append_stored(
@@ -152,27 +152,27 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
         last, expired_before, group_ids[group_key] = bodies.allocate_numbers(connection, group_key, count)
         state_by_group[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
-    rows, stored = [], []
+    rows, news = [], []
     for draft in drafts:
         last_number, created_at = state_by_group[draft.group_key]
         state_by_group[draft.group_key] = number, _ = last_number + 1, created_at
         rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
-        stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
-    locations = [(group_ids[each.group_key], each.sequence_num) for each in stored]
-    encrypted = bodies.encrypt(connection, locations, [draft.body for draft in drafts])
-    ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
-    bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
+        news.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
+    locations = [(group_ids[each.group_key], each.sequence_num) for each in news]
+    ciphertexts = bodies.encrypt(connection, locations, [draft.body for draft in drafts])
+    ids = [bodies.message_id(each.group_key, each.sequence_num) for each in news]
+    bodies.put_messages(connection, list(zip(ids, ciphertexts, strict=True)))
     insert_many(connection, f"INSERT INTO messages ({COLUMNS})", rows)
     reach("send.stored")
     if any(draft.self_destruct_seconds for draft in drafts):
         self_destructing = [
             (draft.group_key, each.sequence_num, draft.sender_id, draft.self_destruct_seconds)
-            for draft, each in zip(drafts, stored, strict=True)
+            for draft, each in zip(drafts, news, strict=True)
             if draft.self_destruct_seconds
         ]
         timers.add_messages(connection, self_destructing, now)
-    return stored
+    return news
 
 
 def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> MessageFacts | None:
@@ -229,14 +229,14 @@ def read_page(
     begin = visibility.pass_hidden(connection, group, view, max(claimed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if reader_messages else None
     page_filter = reader_messages if first_timed else None
-    served, count = _read_served(connection, group, limit, view, page_filter, begin, used_bytes, encode_message)
-    last = served[-1].sequence_num if served else 0
-    is_last = len(served) == count < limit
+    encoded, count = _read_encoded(connection, group, limit, view, page_filter, begin, used_bytes, encode_message)
+    last = encoded[-1].sequence_num if encoded else 0
+    is_last = len(encoded) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # The page depends on the reader, so ``end`` is None. Messages hidden from this reader count as fetched.
-        return MessagePage(served, member, max(end, claimed), view, None, touch, omissions=omissions)
-    return MessagePage(served, member, max(last, claimed), view, None, touch, end, omissions)
+        return MessagePage(encoded, member, max(end, claimed), view, None, touch, omissions=omissions)
+    return MessagePage(encoded, member, max(last, claimed), view, None, touch, end, omissions)
 
 
 def encode(message: MessageRow, body: bytes, view: Visibility, encode_message: EncodeMessage) -> EncodedMessage:
@@ -257,7 +257,7 @@ def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> 
     return min((number for number in numbers if number is not None), default=None)
 
 
-def _read_served(
+def _read_encoded(
     connection: sqlite3.Connection,
     group: GroupRow,
     limit: int,
@@ -277,19 +277,19 @@ def _read_served(
             rows, sizes = _timed_rows(connection, group.group_key, limit, view, reader_messages, begin)
         else:
             rows, sizes = _rows(connection, group.group_key, limit, view, begin)
-        fitting = rows[: _fitting(sizes, used_bytes)]
-        served = _with_bodies(connection, group, fitting, view, encode_message)
+        fitting_rows = rows[: _fitting_count(sizes, used_bytes)]
+        encoded = _with_bodies(connection, group, fitting_rows, view, encode_message)
         # If nothing fits beside what the page has already, the page ends here.
-        if served or not fitting or len(fitting) == len(rows) < limit:
-            return served, len(rows)
-        begin = fitting[-1].sequence_num
+        if encoded or not fitting_rows or len(fitting_rows) == len(rows) < limit:
+            return encoded, len(rows)
+        begin = fitting_rows[-1].sequence_num
 
 
 _Rows = tuple[list[MessageRow], list[int]]
 """The messages of a page without bodies, and the sizes of the bodies that the reader gets."""
 
 
-def _fitting(sizes: Sequence[int], used_bytes: int) -> int:
+def _fitting_count(sizes: Sequence[int], used_bytes: int) -> int:
     """Return how many messages fit on the page, counted from the first."""
     total = used_bytes
     for count, size in enumerate(sizes):
@@ -314,12 +314,12 @@ def _with_bodies(
     body_by_number = dict(
         zip(readable_numbers, bodies.decrypt(connection, group.group_id, readable_numbers, ciphertexts), strict=True)
     )
-    served = []
+    encoded = []
     for message in messages:
         body = body_by_number.get(message.sequence_num, b"")
         if body is not None:
-            served.append(encode(message, body, view, encode_message))
-    return served
+            encoded.append(encode(message, body, view, encode_message))
+    return encoded
 
 
 def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, after: int) -> _Rows:
@@ -364,8 +364,8 @@ def _timed_rows(
         {"group_key": group_key, "limit": limit, "now": view.now, **reader_messages.values, **view.bounds(after)},
     )
     messages, sizes = [], []
-    for number, sender, created_at, kept, seconds, redact_at, size in rows:
-        message = MessageRow(number, sender, b"", created_at, bool(kept), seconds, redact_at)
+    for number, sender, created_at, kept_flag, seconds, redact_at, size in rows:
+        message = MessageRow(number, sender, b"", created_at, bool(kept_flag), seconds, redact_at)
         messages.append(message)
         sizes.append(0 if view.is_redacted(message) else size)
     return messages, sizes

@@ -52,7 +52,7 @@ class Receipt:
     hash: bytes
 
 
-def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages) -> None:
+def note(connection: sqlite3.Connection, group_key: int, erasure: ErasedMessages) -> None:
     """Record the messages erased in this transaction. The group, or its tombstone, must still exist."""
     connection.execute(
         "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
@@ -61,7 +61,7 @@ def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages)
         # Without WHERE, SQLite parses ON as part of a join.
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
         " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
-        (group_key, *values(erased)),
+        (group_key, *values(erasure)),
     )
 
 

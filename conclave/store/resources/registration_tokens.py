@@ -96,9 +96,9 @@ def prune(connection: sqlite3.Connection, now: int) -> bool:
 
     It may be used as a Step of a cleanup run.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM registration_tokens WHERE token_id IN"
         " (SELECT token_id FROM registration_tokens WHERE created_at + lifetime < ? LIMIT ?)",
         (now - KEPT_SECONDS, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNE_BATCH
+    return deleted_count == PRUNE_BATCH

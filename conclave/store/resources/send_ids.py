@@ -49,9 +49,9 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 
     It may be used as a Step of a cleanup run. Times ascend with the keys, so only the first rows are read.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM send_ids WHERE sent_at < ? AND send_key IN"
         " (SELECT send_key FROM send_ids ORDER BY send_key LIMIT ?)",
         (before, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNE_BATCH
+    return deleted_count == PRUNE_BATCH

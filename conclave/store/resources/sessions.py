@@ -84,7 +84,7 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
     now = clock.now()
     connection.executemany(
         "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
-        [(min(used, now), end_of(min(used, now), ttl), session_id) for session_id, used in last_used.items()],
+        [(min(used_at, now), end_of(min(used_at, now), ttl), session_id) for session_id, used_at in last_used.items()],
     )
 
 
@@ -103,5 +103,5 @@ def remove(connection: sqlite3.Connection, session_id: int) -> None:
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> list[int]:
     """End all sessions of a user; return their ids."""
-    ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
-    return [row[0] for row in ended.fetchall()]
+    rows = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
+    return [row[0] for row in rows.fetchall()]

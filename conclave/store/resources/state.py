@@ -153,11 +153,11 @@ def _require_small(former: PolicySettings, policy: PolicySettings, change: Setti
         raise PolicyChangeError(_refusal(policy.differing(former), change))
 
 
-def _refusal(differing: list[str], change: SettingsImpact) -> str:
+def _refusal(settings: list[str], change: SettingsImpact) -> str:
     groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
     archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
     return (
-        f"{', '.join(differing)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
+        f"{', '.join(settings)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
         f" ({change.messages:,} in the database, {archived}) in {groups}; `conclave check-config` tells more;"
         " to do it, start once with `conclave serve --accept-policy-change`"
     )
@@ -171,9 +171,9 @@ def note_alive(
     ``floor``: the floor of the server's clock. ``stopping``: the server is ending, and has written everything. The
     reading of a wrong clock is not stored.
     """
-    stored = clock_state(connection).floor
-    acted_until = stored.acted_until
-    if floor and floor.acceptances == stored.acceptances:
+    stored_floor = clock_state(connection).floor
+    acted_until = stored_floor.acted_until
+    if floor and floor.acceptances == stored_floor.acceptances:
         acted_until = max(acted_until, floor.acted_until)
     fault = _record_fault(connection, check_clock_quickly(connection, clock, acted_until))
     if not fault:

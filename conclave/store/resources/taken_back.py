@@ -173,8 +173,8 @@ def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
         "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?",
         (group_key, MAX_LISTED + 1),
     )
-    found = [row[0] for row in rows]
-    return Numbers(sorted(found[:MAX_LISTED]), len(found) > MAX_LISTED)
+    numbers = [row[0] for row in rows]
+    return Numbers(sorted(numbers[:MAX_LISTED]), len(numbers) > MAX_LISTED)
 
 
 def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -> Numbers:
@@ -183,8 +183,8 @@ def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -
         "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT ?",
         (group_key, after, MAX_LISTED + 1),
     )
-    found = [row[0] for row in rows]
-    return Numbers(found[:MAX_LISTED], len(found) > MAX_LISTED)
+    numbers = [row[0] for row in rows]
+    return Numbers(numbers[:MAX_LISTED], len(numbers) > MAX_LISTED)
 
 
 def forget_erased(
@@ -197,13 +197,13 @@ def forget_erased(
 
     ``numbers``: those not found in ``parts`` (lifetime, span) of the archive.
     """
-    elsewhere = _IN_PART.format(
+    in_other_part = _IN_PART.format(
         " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
     )
     rows = connection.execute(
         "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
         " ON group_key = ?1 AND sequence_num = json_each.value"
-        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
+        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {in_other_part}",
         (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
     ).fetchall()
     _note_erased(connection, [(row[0], row[1]) for row in rows])
@@ -214,12 +214,12 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 
     Returns whether more are left. It may be used as a Step of a cleanup run.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
         " WHERE erased AND taken_at < ? AND told_to IS NULL LIMIT ?)",
         (before, ROWS_PER_STEP),
     ).rowcount
-    return deleted == ROWS_PER_STEP
+    return deleted_count == ROWS_PER_STEP
 
 
 def _note_erased(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:

@@ -143,7 +143,7 @@ _END = (
     f"iif(created_at < :now - {MAX_AGE}, :now,"
     f" iif(created_at < :then - {MAX_AGE}, min(:now + seconds, created_at + {MAX_AGE} + 1), :now + seconds))"
 )
-"""SQL expression for the second at which a timer ends that starts now, also correct for a wrong clock.
+"""SQL expression for the second at which a timer ends that starts now. It is correct even for a wrong clock.
 
 A message that is too old only according to a fast clock gets a timer that has ended; it starts once the clock is set
 back and accepted. A message that is young only according to a slow clock is hidden when its maximum age ends.
@@ -264,12 +264,12 @@ def sweep(connection: sqlite3.Connection, now: int) -> bool:
     row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
     if row is None:
         return False
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM timers WHERE timer_id IN (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ?"
         " AND (told OR redact_at > ?) LIMIT ?)",
         (*row, now, SWEPT_PER_STEP),
     ).rowcount
-    if deleted < SWEPT_PER_STEP:
+    if deleted_count < SWEPT_PER_STEP:
         connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))
     reach("timers.swept")
     return True

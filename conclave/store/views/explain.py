@@ -383,11 +383,11 @@ def _message(
         return ExplainedMessage(number, place, part=part, unreadable=unreadable)
     fate = fate_of(connection, now, group.group_key, number, facts)
     waits_for_members = fate.waits_for_members
-    waiting, in_all = _waiting(connection, group, number) if waits_for_members else ((), 0)
+    lagging, in_all = _waiting(connection, group, number) if waits_for_members else ((), 0)
     unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
     return ExplainedMessage(
         *(number, place, facts, _name(connection, facts.sender_id), fate, part),
-        waiting=waiting,
+        waiting=lagging,
         waiting_in_all=in_all,
         unread=unread,
         taken_back=_withdrawal(connection, group, number, facts),

@@ -68,11 +68,11 @@ class GroupBacklog:
 
         ``schedule``: the jobs, and their intervals in seconds. A group that no job covers is not late.
         """
-        covering = [interval for scope, interval in schedule if scope.covers(self.policy)]
-        any_run = [interval for _, interval in schedule]
+        policy_intervals = [interval for scope, interval in schedule if scope.covers(self.policy)]
+        all_intervals = [interval for _, interval in schedule]
         return any(
             since is not None and intervals and now - since > LATE_AFTER_RUNS * min(intervals)
-            for since, intervals in ((self.by_policy, covering), (self.by_mark, any_run))
+            for since, intervals in ((self.by_policy, policy_intervals), (self.by_mark, all_intervals))
         )
 
 
@@ -315,8 +315,8 @@ class _Search:
 
     def _last_run_over(self, policy: GroupPolicy) -> int:
         """Return the start of the last successful run that covers a policy; 0 if there is none."""
-        covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
-        return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
+        job_names = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
+        return max((at for job, at in self._last_runs.items() if not self._schedule or job in job_names), default=0)
 
     def _last_decision(self, group_id: bytes) -> int:
         """Return the time of the last decision by an operator or admin about the group or all groups; 0 if unknown."""

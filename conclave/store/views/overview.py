@@ -27,7 +27,7 @@ MAX_HOLDS = 100
 
 @dataclass(frozen=True)
 class PolicyCount:
-    """The number of groups with a policy. Lifetimes are those of GroupPolicy. ``source``: what sets the lifetime."""
+    """The number of groups with a policy. Lifetimes: see GroupPolicy. ``source``: the source of the lifetime."""
 
     lifetime: int
     min_lifetime: int
@@ -93,7 +93,7 @@ def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope
     backlogs = overdue.find(connection, now, schedule=schedule)
     lagging = sorted(_lagging_groups(connection), key=lambda each: each[1], reverse=True)
     all_holds = holds.list_all(connection)
-    archived = connection.execute(
+    archived_row = connection.execute(
         "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts"
     ).fetchone()
     return Overview(
@@ -109,8 +109,8 @@ def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope
         holds=all_holds[: -MAX_HOLDS - 1 : -1],
         hold_count=len(all_holds),
         runs=runs.last(connection, HISTORY_ROWS),
-        archived_messages=archived[0],
-        archived_bytes=archived[1],
+        archived_messages=archived_row[0],
+        archived_bytes=archived_row[1],
     )
 
 
