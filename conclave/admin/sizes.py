@@ -141,8 +141,8 @@ class Sizes:
 def group_memory(leader: int) -> dict[str, int]:
     """Return the resident bytes of a process group, separately for Java and all other processes.
 
-    ``leader``: the id of the group, which is the process id of the cleanup worker. Empty on other
-    systems than Linux.
+    ``leader``: the id of the group, which is the process id of the cleanup worker. Empty on systems
+    other than Linux.
     """
     resident_bytes: dict[str, int] = {}
     with suppress(OSError):

@@ -94,5 +94,5 @@ async def page(
 
 
 def _encode_all(rows: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:
-    """Encode messages. Call it in a thread, since they may have 2 MiB."""
+    """Encode messages. Call it in a thread, since they may have 2 MiB in total."""
     return [messages.encode(each, each.mls_message, view, write) for each in rows]

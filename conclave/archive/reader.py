@@ -54,7 +54,7 @@ MAX_DAMAGED = 8
 """The maximum number of damaged files that are checked again every 10 seconds."""
 
 TRIES = 5
-"""How many times to try a read. A try fails if cleanup removes files during it, which is less frequent."""
+"""How many times to try a read. A try fails if cleanup removes files at the same time, which happens less often."""
 
 PAUSE_SECONDS = 0.01
 """The third try waits for 0.04 s, and each further try twice as long: 0.28 s in total."""
@@ -63,7 +63,7 @@ _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
     # Decode bodies only of matching rows, not of whole data pages.
     "datafusion.execution.parquet.pushdown_filters": "true",
-    # The most rows of a batch: bodies may be large.
+    # The maximum rows of a batch: bodies may be large.
     "datafusion.execution.batch_size": "256",
 }
 
@@ -136,7 +136,7 @@ class Archive:
         return not await asyncio.get_running_loop().run_in_executor(self._threads, self._has_log)
 
     async def close(self) -> None:
-        """Wait for running reads, and start no new ones."""
+        """Wait for running reads, and start no new reads."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:

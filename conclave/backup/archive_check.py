@@ -151,7 +151,7 @@ def fault_of(path: Path, database: Path) -> str:
 def table_fault(database: Path, archive: Path) -> str:
     """Return in one line how a table differs from the index of its database, or "".
 
-    Compares nothing after an aborted run, when they may differ. Raises sqlite3.Error.
+    After an aborted run they may differ, so nothing is compared. Raises sqlite3.Error.
     """
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = moves.find_state(connection)

@@ -92,9 +92,10 @@ class ArchiveCopy:
 
 
 def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> TableListing:
-    """Return the listing of the table in the folder ``archive``. Raises BackupError, even if they do not match.
+    """Return the listing of the table in the folder ``archive``.
 
-    ``read_state``: reads the state of the archive from the database.
+    ``read_state``: reads the state of the archive from the database. Raises BackupError if the table cannot be read, or
+    does not match that state.
     """
     import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above

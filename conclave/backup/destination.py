@@ -67,8 +67,8 @@ class Destination:
         """Remove the oldest backups until ``keep`` undamaged ones are left; return their names. Raises OSError.
 
         Backups that were damaged when they were made do not count. They are removed with older undamaged ones, and if
-        there are ``keep`` newer damaged ones. So damaged backups never displace an undamaged backup, and do
-        not fill the disk.
+        there are ``keep`` newer damaged ones. So damaged backups never displace an undamaged one,
+        and do not fill the disk.
 
         Backups with an unreadable manifest, and symbolic links, do not count and are never removed: see ``unread``.
         """

@@ -143,7 +143,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits. Raises OSError, including for a symbolic link."""
+    """Return the SHA-256 of a file in hexadecimal digits. Raises OSError. Links are not followed."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb", buffering=0) as file:

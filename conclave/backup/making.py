@@ -39,7 +39,7 @@ COPIED_LOCKED_BYTES = 256 * 1024 * 1024
 """The maximum bytes of the archive to copy under the run lock, except in the last round."""
 
 ROUNDS = 3
-"""How many times step 1 is done. After that, all missing files are copied under the lock."""
+"""The maximum number of times that step 1 is done. After that, all missing files are copied under the lock."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Restores a backup to empty places while no server runs, without bringing back messages that were deleted since.
+"""Restores a backup to empty paths while no server runs, without bringing back messages that were deleted since.
 
 The database and the archive are copied to working folders beside their paths. There the ledger is replayed, and due
 messages are erased. Then they are moved into place. No server starts while the working folder exists: a restore that

@@ -36,7 +36,7 @@ class ClockWatch:
         self._clock_state = ClockState()
 
     async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
-        """Start to serve with ``policy``. Raises PolicyFrozenError and PolicyChangeError.
+        """Start serving with ``policy``. Raises PolicyFrozenError and PolicyChangeError.
 
         ``accepts_change``: see ``begin_serving``.
         """
@@ -65,14 +65,14 @@ class ClockWatch:
             await self.record()
 
     async def check(self) -> None:
-        """Check whether another process has changed the clock's state: a run, a fault, an acceptance."""
+        """Check whether another process has changed the clock's state by a run, a fault or an acceptance."""
         if await self._store.read(state.clock_state) != self._clock_state:
             await self.record()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` as ``Database.write`` does. If it detects a wrong clock, store the fault.
 
-        The fault is stored although the changes of ``fn`` are rolled back. Raises as ``Database.write`` does.
+        The fault is stored even though the changes of ``fn`` are rolled back. Raises the errors of ``Database.write``.
         """
         async with self.recording_faults():
             return await self._store.write(fn, *args, **kwargs)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
 MAX_FINDINGS = 1000
-"""The most findings to keep for a part. Further ones are only counted."""
+"""The maximum number of findings to keep for a part. Further findings are only counted."""
 
 
 class FindingKind(StrEnum):
@@ -17,7 +17,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class ProofFinding:
-    """A reason why something erased may be decrypted, or why that is unknown."""
+    """A reason why erased bodies may still be decrypted, or why that is unknown."""
 
     kind: FindingKind
     path: str

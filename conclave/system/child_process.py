@@ -1,6 +1,6 @@
 """Runs programs that end with their parent process.
 
-The kernel signals the program when its parent ends, even if it is killed (PR_SET_PDEATHSIG). Run as a program, this
+The kernel signals the program when its parent ends or is killed (PR_SET_PDEATHSIG). Run as a program, this
 module sets that up and executes another program. On other systems than Linux the program is just executed.
 """
 

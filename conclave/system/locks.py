@@ -1,9 +1,8 @@
 """Locks between processes. The system releases them when a process ends, even if it is killed.
 
-A lock is held for the duration of a block. A database has two locks. One is a file beside it, for the
-database's name. The other is on the database file itself, since one file may have several names (hard links, bind
-mounts): a byte far beyond those that SQLite locks. This lock belongs to the open file; SQLite's locks belong to the
-process.
+A lock is held for the duration of a block. A database has two locks. One is a file beside it, for the database's name.
+The other is on the database file itself, since one file may have several names (hard links, bind mounts): a byte far
+beyond those that SQLite locks. This lock belongs to the open file; SQLite's locks belong to the process.
 
 A process that closes any descriptor of the database file loses SQLite's locks on it. So lock a database before it is
 opened, and release the lock after it is closed.
@@ -74,8 +73,8 @@ class DatabaseLock:
     def hold(self, wait: Wait | None = None) -> Iterator[None]:
         """Hold both locks for the duration of the block.
 
-        ``wait``: called at most once, before waiting for another process. Without it LockedError is raised instead of
-        waiting. Raises LockFileReplacedError, and OSError if the file cannot be locked.
+        ``wait``: called at most once, before waiting for another process. If it is None, LockedError is raised instead.
+        Raises LockFileReplacedError, and OSError if the file cannot be locked.
         """
         wait_once = _once(wait) if wait else None
         with (
@@ -93,7 +92,7 @@ class DatabaseLock:
 
 @contextmanager
 def hold(database: Path, role: LockRole, wait: Wait | None = None) -> Iterator[None]:
-    """Hold both locks on an existing database. Raises as ``DatabaseLock`` does."""
+    """Hold both locks on an existing database. Raises the errors of ``DatabaseLock``."""
     with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
         yield
 
@@ -110,14 +109,14 @@ def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
 
 @contextmanager
 def hold_name(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the lock file beside ``database``. Raises as ``hold_file`` does."""
+    """Lock the lock file beside ``database``. Raises the errors of ``hold_file``."""
     with hold_file(_lock_path(database, role)):
         yield
 
 
 @contextmanager
 def hold_inode(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the database file itself, which may have other names. Raises as ``hold_file`` does."""
+    """Lock the database file itself, which may have other names. Raises the errors of ``hold_file``."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role.byte):
         yield
 
@@ -191,7 +190,7 @@ def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = N
 
 @contextmanager
 def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
-    """Open a file for locking and writing, for the duration of the block. Raises OSError, even for a symbolic link.
+    """Open a file for locking and writing, for the duration of the block. Raises OSError. Links are not followed.
 
     ``flags``: additional flags of ``os.open``. A new file has the mode 0600; if root creates it, it gets the owner of
     its folder.

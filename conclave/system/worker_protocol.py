@@ -1,7 +1,7 @@
 """The protocol between the cleanup worker and its server: lines of JSON.
 
 The worker writes messages to its standard output. The server writes to the worker's standard input: the settings, the
-settings again when the log level has changed, and orders. The end of that input means that the server has ended. If
+settings again when the log level has changed, and orders. If that input ends, the server has ended. If
 the next run is far off, the worker exits. The next worker is started with the remaining schedule.
 """
 
@@ -103,8 +103,8 @@ WorkerMessage = WorkerState | JavaStarted | RunEnded | DryRunEnded | OrderAccept
 def encode_idle(idle: WorkerIdle, now: float) -> str:
     """Return the command-line argument of the next worker.
 
-    ``now``: seconds of the monotonic clock, which all processes of a machine share. So the
-    start of the worker does not delay runs.
+    ``now``: seconds of the monotonic clock, which all processes of a machine share. So the start of
+    the worker does not delay runs.
     """
     return json.dumps(idle.later(-now).due)
 

@@ -59,7 +59,7 @@ class Chart:
 
     bars: Sequence[Bar]
     totals: Mapping[str, int]
-    """By kind."""
+    """The sums by kind."""
     heights: Sequence[AxisLabel]
     times: Sequence[AxisLabel]
     step: int

@@ -20,8 +20,8 @@ class FormTokenError(Exception):
 class FormTokens:
     """Makes and redeems the form tokens of one process.
 
-    Other web pages cannot read a token, so they cannot forge a form. If a form is sent twice, the second one
-    is rejected.
+    Other web pages cannot read a token, so they cannot forge a form. If a form is sent twice,
+    the second one is rejected.
     """
 
     def __init__(self) -> None:
