@@ -56,12 +56,10 @@ class GroupCalls(ApiCalls):
         min_lifetime: int | None = None,
         dry_run: bool = False,
     ) -> GroupUpdated:
-        """Change a group; None leaves a value unchanged. Return how many messages the change hides, and the oldest time.
+        """Change a group; None leaves a value unchanged. Return how many messages the change hides.
 
-        ``dry_run``: change nothing, and return how many messages the change would hide.
-
-        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or
-        seconds. ``visibility``: "private" or "public". In protobuf an empty alias leaves the alias unchanged.
+        ``dry_run``: change nothing, and return how many messages the change would hide. ``expiry``: -1 inherit, 0
+        delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or seconds. ``visibility``: "private" or "public". In protobuf an empty alias leaves the alias unchanged.
         """
         body = wire.UpdateGroup(
             update_message_expiry=expiry is not None,
