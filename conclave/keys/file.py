@@ -198,7 +198,7 @@ class KeyFile:
     def _reset(self) -> None:
         self._latest = max(self._latest, self._serial)
         self._locations: dict[bytes, int] = {}
-        """The location of each block's cover, see ``_packed``. There may be very many."""
+        """The location of each block's cover, see ``_pack_location``. There may be very many."""
         self._end = self._serial = self._used_bytes = self._damage = 0
 
     def _read(self, name: bytes) -> Cover | None:
@@ -298,7 +298,7 @@ class KeyFile:
         if former is not None:
             self._used_bytes -= _size(former)
         if not record.is_empty:
-            self._locations[record.name] = _packed(record.offset, record.size)
+            self._locations[record.name] = _pack_location(record.offset, record.size)
             self._used_bytes += record.size
         return [] if former is None else [_Location(_offset(former), _size(former))]
 
@@ -359,7 +359,7 @@ class KeyFile:
             *((each, _size(location)) for location, each in unchanged),
             *((k, len(v)) for k, v in changed_records),
         ):
-            self._locations[each] = _packed(self._end, size)
+            self._locations[each] = _pack_location(self._end, size)
             self._end += size
         self._used_bytes = end - UNIT_BYTES
         self._unreported = unreported  # the caller already has its own changes
@@ -392,7 +392,7 @@ def write_key_file(new: Path, head: Head, chunks: Iterable[RecordChunk], source:
     return end
 
 
-def _packed(offset: int, size: int) -> int:
+def _pack_location(offset: int, size: int) -> int:
     """Return a location as one number, which takes a fifth of the memory."""
     return offset // UNIT_BYTES << 16 | size // UNIT_BYTES
 

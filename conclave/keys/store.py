@@ -105,7 +105,7 @@ class KeyStore:
         return keys
 
     def confirm(self) -> None:
-        """Note that the transaction that called ``new_keys`` has committed."""
+        """Record that the transaction that called ``new_keys`` has committed."""
         self._unconfirmed.clear()
 
     def roll_back(self) -> None:

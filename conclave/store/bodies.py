@@ -169,7 +169,7 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
 
 
 def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
-    """Replace a non-message body, under the same key. Raises as ``put``."""
+    """Replace a non-message body, under the same key. Raises the same errors as ``put``."""
     claim_room(connection, len(body))
     (ciphertext,) = encrypt(connection, [(OTHERS, body_id)], [body])
     connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (ciphertext, body_id))

@@ -40,22 +40,22 @@ def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
 
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, has only keys of stored bodies."""
+    """Record that the key file, as of its change ``serial``, has only keys of stored bodies."""
     connection.execute("UPDATE key_state SET settled = 1, serial = ?", (serial,))
 
 
 def note_serial(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the database relies on the change ``serial`` of the key file."""
+    """Record that the database relies on the change ``serial`` of the key file."""
     connection.execute("UPDATE key_state SET serial = ?1 WHERE serial < ?1", (serial,))
 
 
 def note_unsettled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
+    """Record that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
     connection.execute("UPDATE key_state SET settled = 0, serial = ?", (serial,))
 
 
 def note_erased(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
-    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
+    """Record that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
 
     The group, or its tombstone, must still exist.
     """

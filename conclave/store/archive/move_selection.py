@@ -44,8 +44,9 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
     The ends are Unix seconds, exclusive, ascending; the last is ``before``. Slices are planned 5% smaller, since the
-    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices has a quarter:
-    until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at once.
+    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices is four times
+    smaller: until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at
+    once.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"

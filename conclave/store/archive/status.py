@@ -11,7 +11,7 @@ from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, TAKEN_BAC
 class ArchivedAmount:
     """The archived messages of one class and month.
 
-    ``lifetime``: the class, in seconds or KEEP. ``month``: in which the span begins, such as 2026-01.
+    ``lifetime``: the class, in seconds or KEEP. ``month``: the month in which the span begins, such as 2026-01.
     """
 
     lifetime: int

@@ -187,20 +187,20 @@ def add(
 
 def find(connection: sqlite3.Connection, group_id: bytes) -> GroupRow | None:
     """Find a group by its id."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
 
 
 def find_by_name(connection: sqlite3.Connection, name: str) -> GroupRow | None:
     """Find a group by its name."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
 
 
 def find_by_key(connection: sqlite3.Connection, group_key: int) -> GroupRow | None:
     """Find a group by its key."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
 
 
-def _found(row: sqlite3.Row | None) -> GroupRow | None:
+def _group_row(row: sqlite3.Row | None) -> GroupRow | None:
     return GroupRow(**row) if row else None
 
 

@@ -72,7 +72,7 @@ _MEMBERSHIPS = (
     f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joined_at, joining, joined_after, read_up_to,"
     " missed_from, missed_to FROM members JOIN groups USING (group_key)"
 )
-_OWN = (
+_MEMBERSHIP_COLUMNS = (
     *("member_id", "user_id", "role", "watermark", "joined_at", "joining", "joined_after"),
     *("read_up_to", "missed_from", "missed_to"),
 )
@@ -118,9 +118,9 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
 
 
 def _membership(row: sqlite3.Row) -> Membership:
-    values = dict(row)
-    own = {name: values.pop(name) for name in _OWN}
-    return Membership(group=GroupRow(**values), **own)
+    group_values = dict(row)
+    membership_values = {name: group_values.pop(name) for name in _MEMBERSHIP_COLUMNS}
+    return Membership(group=GroupRow(**group_values), **membership_values)
 
 
 def lagging(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:

@@ -82,12 +82,12 @@ def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bo
     return row is not None
 
 
-_MOVING = (
+_IS_MOVING = (
     "EXISTS (SELECT 1 FROM archive_move_ranges AS moving JOIN archive_moves USING (batch) WHERE finished_at IS NULL"
     " AND moving.group_key = taken.group_key AND taken.sequence_num BETWEEN moving.first_seq AND moving.last_seq)"
 )
 
-_HOT = (
+_IN_HOT_STORE = (
     "EXISTS (SELECT 1 FROM messages WHERE messages.group_key = taken.group_key"
     " AND messages.sequence_num = taken.sequence_num)"
 )
@@ -97,7 +97,7 @@ _IN_PART = (
     " AND taken.sequence_num BETWEEN parts.first_seq AND parts.last_seq{})"
 )
 
-_IS_STORED = f"({_HOT} OR {_MOVING} OR {_IN_PART.format('')})"
+_IS_STORED = f"({_IN_HOT_STORE} OR {_IS_MOVING} OR {_IN_PART.format('')})"
 
 
 def has_unnotified(connection: sqlite3.Connection) -> bool:
@@ -203,7 +203,7 @@ def forget_erased(
     rows = connection.execute(
         "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
         " ON group_key = ?1 AND sequence_num = json_each.value"
-        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {in_other_part}",
+        f" WHERE NOT erased AND NOT {_IN_HOT_STORE} AND NOT {_IS_MOVING} AND NOT {in_other_part}",
         (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
     ).fetchall()
     _note_erased(connection, [(row[0], row[1]) for row in rows])

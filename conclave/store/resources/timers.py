@@ -33,7 +33,7 @@ MAX_TIMERS = 10_000_000
 MAX_MESSAGES = 100_000
 """A group has at most 100,000 self-destructing messages, since pages skip those that are redacted for the reader.
 
-For a million that takes up to 1.6 s at each request.
+With a million, that would take up to 1.6 s at each request.
 """
 
 TIMER_BYTES = 128
@@ -122,7 +122,7 @@ def note_read(
     reach("read.noted")
     connection.execute(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-        f" SELECT group_key, sequence_num, :member_id, seconds, {_END}"
+        f" SELECT group_key, sequence_num, :member_id, seconds, {_END_TIME}"
         " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
         " WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to AND NOT ended"
         f" AND created_at >= min(:now, :then) - {MAX_AGE}",
@@ -139,7 +139,7 @@ def note_read(
     return started, up_to < last
 
 
-_END = (
+_END_TIME = (
     f"iif(created_at < :now - {MAX_AGE}, :now,"
     f" iif(created_at < :then - {MAX_AGE}, min(:now + seconds, created_at + {MAX_AGE} + 1), :now + seconds))"
 )

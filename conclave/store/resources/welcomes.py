@@ -28,7 +28,7 @@ class LongWelcome:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredWelcome:
     """A welcome, and the id of its body."""
 
     welcome: PendingWelcome
@@ -42,7 +42,7 @@ _OF_USER = Listing(
     condition="user_id = :user_id",
     key="welcome_key",
     id="welcome_id",
-    make=lambda welcome_key, group_id, alias, welcome_id, welcome_body: _Stored(
+    make=lambda welcome_key, group_id, alias, welcome_id, welcome_body: _StoredWelcome(
         PendingWelcome(group_id, alias, b"", welcome_id), welcome_key, welcome_body
     ),
 )

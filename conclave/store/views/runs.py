@@ -99,7 +99,7 @@ def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int) -> list[Advice]:
-    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs after ``now`` do not count."""
+    """Return advice on the interval of each job, based on its runs in the history. Runs after ``now`` do not count."""
     successful_runs = [run for run in history if run.outcome == "ok" and run.started_at <= now]
     advice_list = []
     for scope, interval in jobs:
