@@ -1,4 +1,4 @@
-"""Applies a plan to the hot store, in short transactions. It is safe to stop after each.
+"""Applies a plan to the hot store, in short transactions. The run can stop after each transaction.
 
 The store may have changed since the plan was made, so each message is checked again when it is deleted.
 """
@@ -33,18 +33,18 @@ def apply_plan(
     plan: Plan,
     settings: PolicySettings,
     counts: Counter[str],
-    marked: Callable[[], None] = lambda: None,
+    after_marks: Callable[[], None] = lambda: None,
 ) -> None:
     """Apply ``plan``; add the number of deleted rows by rule to ``counts``.
 
-    ``marked``: called after all marks were raised, before anything is deleted.
+    ``after_marks``: called after all marks were raised, before anything is deleted.
     """
     connection = pacer.connection
     pacer.run(partial(_raise_marks, connection, group) for group in plan.groups)
-    marked()
-    found = due.of_plan(connection, plan)
-    for listed in due.list_due(connection, found):
-        pacer.run(iter([_MessageDeleter(connection, found, listed, counts).step]))
+    after_marks()
+    due_messages = due.of_plan(connection, plan)
+    for elements in due.list_due(connection, due_messages):
+        pacer.run(iter([_MessageDeleter(connection, due_messages, elements, counts).step]))
     pacer.run(_steps(connection, plan, settings, counts))
 
 
@@ -56,7 +56,7 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
 
 
 def return_free_pages(pacer: Pacer) -> None:
-    """Return free pages to the file system, unless they are few."""
+    """Return free pages to the file system, unless there are only a few."""
     pacer.run(iter([partial(bodies.return_free_pages, pacer.connection)]))
 
 
@@ -99,40 +99,41 @@ class _MessageDeleter:
     """Deletes listed messages that are still due, in steps."""
 
     def __init__(
-        self, connection: sqlite3.Connection, found: list[DueMessages], listed: list[int], counts: Counter[str]
+        self, connection: sqlite3.Connection, due_messages: list[DueMessages], elements: list[int], counts: Counter[str]
     ) -> None:
         self._connection = connection
-        self._found = found
-        self._listed = listed
+        self._due_messages = due_messages
+        self._elements = elements
         self._counts = counts
-        self._done = 0
+        self._position = 0
 
     def step(self) -> bool:
         """Delete at most CHUNK messages; return whether there are more."""
-        listed = [due.split_element(each) for each in self._listed[self._done : self._done + CHUNK]]
+        chunk = [due.split_element(each) for each in self._elements[self._position : self._position + CHUNK]]
         deleted: list[DeletedMessage] = []
-        for index, some in groupby(listed, key=itemgetter(0)):
-            deleted += self._found[index].delete(self._connection, [message_id for _, message_id in some])
+        for index, pairs in groupby(chunk, key=itemgetter(0)):
+            message_ids = [message_id for _, message_id in pairs]
+            deleted += self._due_messages[index].delete(self._connection, message_ids)
         self._record(deleted)
         timers.forget(self._connection, _numbers(deleted))
         reach("apply.messages_deleted")
-        self._done += len(listed)
-        return self._done < len(self._listed)
+        self._position += len(chunk)
+        return self._position < len(self._elements)
 
     def _record(self, deleted: list[DeletedMessage]) -> None:
         """Count deleted messages, and record them for the receipts."""
         kind = attrgetter("group_key", "rule")
-        for (group_key, rule), alike in groupby(sorted(deleted, key=kind), key=kind):
-            some = list(alike)
-            self._counts[rule] += len(some)
+        for (group_key, rule), same_kind in groupby(sorted(deleted, key=kind), key=kind):
+            messages = list(same_kind)
+            self._counts[rule] += len(messages)
             if rule in (EXPIRED, *ANY_RUN_RULES):
                 invalidation.invalidate_group(self._connection, group_key)
             ranges = moves.duplicated_ranges(self._connection, group_key)  # the archive erases and records these later
-            last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
-            if last:
-                last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, ErasedMessages(rule, len(last), last_seq, newest))
-                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in last])
+            erased = [each for each in messages if not any(low <= each.sequence_num <= high for low, high in ranges)]
+            if erased:
+                last_seq, newest = max(each.sequence_num for each in erased), max(each.created_at for each in erased)
+                receipts.note(self._connection, group_key, ErasedMessages(rule, len(erased), last_seq, newest))
+                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in erased])
 
 
 def _numbers(deleted: list[DeletedMessage]) -> dict[int, list[int]]:

@@ -1,4 +1,4 @@
-"""Rejects clusters without authentication or without a secret, which would run anyone's code."""
+"""Rejects clusters without authentication or without a secret: anyone could run code on them."""
 
 import os
 import re
@@ -14,10 +14,10 @@ SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name that Spark gives
 """The environment variable for the secret, which Spark and its executors read."""
 
 _SECRET, _SECRET_FILE = "spark.authenticate.secret", "spark.authenticate.secret.file"
-_OTHERS = 0o007
+_OTHERS_MAY = 0o007
 
 _LINE = re.compile(r"\s*([^\s#!=:][^\s=:]*)\s*[\s=:]\s*(.*?)\s*")
-"""A line of a file of properties, as Spark reads it: name, then value."""
+"""A line of a properties file, as Spark reads it: the name and the value."""
 
 
 class ClusterError(Exception):
@@ -32,7 +32,7 @@ def is_cluster(master: str) -> bool:
 def require_secret(master: str, settings: Mapping[str, str] | None = None) -> None:
     """Raise ClusterError if ``master`` is a cluster without a secret, or with a secret that others can read.
 
-    ``settings``: of Spark; None: those of ``spark-defaults.conf``.
+    ``settings``: Spark's settings; None: those of ``spark-defaults.conf``.
     """
     if not is_cluster(master):
         return
@@ -62,7 +62,7 @@ def _defaults() -> tuple[str, dict[str, str]]:
         return f"{path} (SPARK_CONF_DIR)", {}
     except (OSError, UnicodeDecodeError) as error:
         raise ClusterError(f"spark.master: {path}: cannot be read: {error}") from error
-    settings = {found[1]: found[2] for line in lines if (found := _LINE.fullmatch(line))}
+    settings = {match[1]: match[2] for line in lines if (match := _LINE.fullmatch(line))}
     if settings.get(_SECRET):
         _require_private(path)
     return str(path), settings
@@ -74,5 +74,5 @@ def _require_private(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise ClusterError(f"spark.master: {path}: cannot be read: {error.strerror}") from error
-    if mode & _OTHERS:
+    if mode & _OTHERS_MAY:
         raise ClusterError(f"spark.master: {path}: others can read the secret (mode {mode:04o}): chmod 600 {path}")

@@ -2,7 +2,7 @@
 
 Spark's resolver downloads them from its default repositories. They are verified against ``delta-jars.sha256``, lines of
 SHA-256 and file name, now and before each session that loads them. ``python -m spark.delta_jars --list`` writes that
-file, for a new version. This module imports no others, so that an image can run it without the other sources.
+file, for a new version. This module imports no other module of Conclave, so that an image build can run it alone.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ def main() -> None:
 def listed() -> dict[str, str]:
     """Return the SHA-256 of each required jar in hexadecimal, by file name."""
     lines = [line.split() for line in CHECKSUMS.read_text(encoding="utf-8").splitlines()]
-    return {name: known for known, name in lines}
+    return {name: checksum for checksum, name in lines}
 
 
 def fault() -> str:
@@ -75,13 +75,14 @@ def fault() -> str:
     trusted = {0, os.geteuid(), Path(sys.prefix).stat().st_uid}
     try:
         for path in (TARGET, *(TARGET / name for name in listed())):
-            found = path.lstat()
-            if not (stat.S_ISDIR(found.st_mode) if path == TARGET else stat.S_ISREG(found.st_mode)):
+            status = path.lstat()
+            if not (stat.S_ISDIR(status.st_mode) if path == TARGET else stat.S_ISREG(status.st_mode)):
                 return f"{path} is a link, or something else than expected"
-            if found.st_uid not in trusted or found.st_mode & _OTHERS_WRITE:
-                return f"{path} can be changed by others (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
-        for name, known in listed().items():
-            if (actual := digest(TARGET / name)) != known:
+            if status.st_uid not in trusted or status.st_mode & _OTHERS_WRITE:
+                mode = stat.S_IMODE(status.st_mode)
+                return f"{path} can be changed by others (owner {status.st_uid}, mode {mode:04o})"
+        for name, checksum in listed().items():
+            if (actual := digest(TARGET / name)) != checksum:
                 return f"{TARGET / name} has a wrong SHA-256: {actual}"
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
@@ -93,17 +94,17 @@ def fault() -> str:
 def fetch() -> None:
     """Download the jars, and replace the contents of their folder. Raises FetchError."""
     with tempfile.TemporaryDirectory(dir=sys.prefix) as folder:
-        found = {jar.name: jar for jar in resolve(Path(folder))}
-        for name, known in listed().items():
-            if name not in found:
+        jars = {jar.name: jar for jar in resolve(Path(folder))}
+        for name, checksum in listed().items():
+            if name not in jars:
                 raise FetchError(f"{name}: is not among the jars of {COORDINATE}")
-            if digest(found[name]) != known:
-                raise FetchError(f"{name}: its SHA-256 is {digest(found[name])}, but {CHECKSUMS} has {known}")
+            if digest(jars[name]) != checksum:
+                raise FetchError(f"{name}: its SHA-256 is {digest(jars[name])}, but {CHECKSUMS} has {checksum}")
         _remove(TARGET)
         TARGET.mkdir()
-        TARGET.chmod(0o755)  # under any umask
+        TARGET.chmod(0o755)  # independent of the umask
         for name in listed():
-            shutil.move(found[name], TARGET / name)
+            shutil.move(jars[name], TARGET / name)
             (TARGET / name).chmod(0o644)
 
 
@@ -126,7 +127,7 @@ def resolve(folder: Path) -> list[Path]:
         "SPARK_CONF_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    ran = subprocess.run(  # noqa: S603 - this Python with fixed arguments
+    process = subprocess.run(  # noqa: S603 - this Python with fixed arguments
         [sys.executable, "-P", "-c", _RESOLVE, COORDINATE, str(folder / "ivy")],
         check=False,
         cwd=folder,
@@ -134,9 +135,11 @@ def resolve(folder: Path) -> list[Path]:
         capture_output=True,
         text=True,
     )
-    if ran.returncode:
+    if process.returncode:
         errors = [
-            line.strip() for line in (ran.stdout + ran.stderr).splitlines() if "rror" in line or "xception" in line
+            line.strip()
+            for line in (process.stdout + process.stderr).splitlines()
+            if "rror" in line or "xception" in line
         ]
         causes = [line for line in errors if line.startswith("Caused by: ")][-1:] or errors
         raise FetchError(f"{COORDINATE} could not be resolved: {causes[0] if causes else 'Spark gave no reason'}")

@@ -1,6 +1,6 @@
 """Finishes a run: destroys keys, writes receipts, prunes old records, removes work files, and stores the report.
 
-The keys of erased messages are destroyed, also in the copies of the vault. Costs are CPU seconds of this process and
+The keys of erased messages are destroyed in the vault and in its copies. Costs are CPU seconds of this process and
 its Java, and the time for which it held the write lock. The CPU time of a cluster's executors is unknown.
 """
 
@@ -31,21 +31,21 @@ from spark.work_folder import remove_dead
 def write_receipts(
     engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope, *, seals: bool
 ) -> None:
-    """Write receipts of what this run, or an interrupted one, has erased; do the housekeeping.
+    """Write receipts of the messages that this run, or an interrupted one, has erased; do the housekeeping.
 
-    ``seals``: the keys of erased messages are destroyed; otherwise receipts are left to the run that destroys them.
+    ``seals``: the keys of erased messages are destroyed; otherwise the run that destroys them writes the receipts.
     Failures go to the report. Does nothing while the clock is wrong, since receipts contain the time.
     """
-    now, kept = done.started_at, engine.config.retention
+    now, retention = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.clock_state(connection).fault:
             if seals:
                 yield partial(receipts.seal, connection, now, done.job)
             if scope.is_housekeeping:
-                yield partial(receipts.prune, connection, now - kept.keep_receipts)
-                yield partial(taken_back.prune, connection, now - kept.keep_receipts)
-                yield partial(audit.prune, connection, now - kept.keep_audit)
+                yield partial(receipts.prune, connection, now - retention.keep_receipts)
+                yield partial(taken_back.prune, connection, now - retention.keep_receipts)
+                yield partial(audit.prune, connection, now - retention.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
@@ -56,8 +56,8 @@ def write_receipts(
         hot.write_steps(steps)
         done.held = engine.count_held(hot)
         if done.error or scope != ALL:  # a successful full run leaves nothing
-            left = hot.read(overdue.total_overdue, now)
-            done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
+            total = hot.read(overdue.total_overdue, now)
+            done.overdue_groups, done.overdue_seconds = total.groups, total.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
     except ArchiveRunError as error:
@@ -65,7 +65,7 @@ def write_receipts(
 
 
 def _prune_ledger(engine: RunEnvironment, settings: PolicySettings, hot: Hot, done: Report) -> None:
-    """Drop old ledger entries, unless the clock is wrong: a restore would undo the deletions of dropped ones."""
+    """Drop old ledger entries, unless the clock is wrong: a restore would undo the deletions of dropped entries."""
     if engine.is_hot_only:
         return
     try:
@@ -82,10 +82,10 @@ def empty_work(engine: RunEnvironment, done: Report) -> None:
     """Remove the work files of this run and of ended processes. Failures go to the report."""
     try:
         engine.empty_work()
-        left = remove_dead(engine.config.work)
+        faults = remove_dead(engine.config.work)
     except OSError as error:
-        left = [str(error)]
-    done.error = done.error or "; ".join(left)
+        faults = [str(error)]
+    done.error = done.error or "; ".join(faults)
 
 
 def store(engine: RunEnvironment, done: Report) -> None:
@@ -131,12 +131,12 @@ def destroy_keys(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
         keys.refresh()
         if keys.serial < state.serial:
             raise KeyFileError(f"{engine.config.keys_path}: was replaced by an older vault{keyring.ADVICE}")
-        while noted := hot.read(message_keys.pending_erasures):
+        while pending := hot.read(message_keys.pending_erasures):
             hot.write(message_keys.make_durable)  # a power failure must not restore rows without keys
             reach("run.keys_noted")
-            keys.erase(noted.ranges)
+            keys.erase(pending.ranges)
             reach("run.keys_lost")
-            hot.write(message_keys.remove_pending, noted.rows, keys.serial)
+            hot.write(message_keys.remove_pending, pending.rows, keys.serial)
         are_destroyed = True
         keyring.update_copies(keys, engine.config.ledger_path, engine.config.vault_copies)
     except _FAULTS as error:

@@ -59,15 +59,15 @@ class SparkStartError(CleanupError):
 
 
 class RunEnvironment:
-    """The configured engine on one store, for any number of runs.
+    """The environment of any number of runs on one store.
 
     Spark is started for the first run that needs it, and keeps running. ``start_seconds``: how long the start took; 0.0
     if not started. ``used_at``: the last use of Spark, seconds of the monotonic clock. ``broken_off``: why Spark was
-    killed in the last run, or "". ``clock``: a steady clock for all runs.
+    killed during the last run, or "". ``clock``: a steady clock for all runs.
     """
 
     def __init__(self, config: Config, clock: Clock, *, is_hot_only: bool = False) -> None:
-        """Open nothing yet. ``is_hot_only``: runs do not change the archive or the ledger; later runs do."""
+        """Store the parameters. ``is_hot_only``: leave changes of the archive and the ledger to later runs."""
         self.is_hot_only = is_hot_only
         self.config = config
         self.path = config.database
@@ -115,11 +115,11 @@ class RunEnvironment:
     def _session(self) -> "SparkSession":
         archive = self._uses_archive()
         if not self._spark:
-            began = time.monotonic()
+            started = time.monotonic()
             with _cleanup_errors(), reserve.released_reserve(self.config):
                 self._spark = self._start_spark(archive=archive)
             self._knows_archive = archive
-            self.start_seconds = time.monotonic() - began
+            self.start_seconds = time.monotonic() - started
         elif archive and not self._knows_archive:
             raise CleanupError("the archive came into use after this process had started: restart the server")
         self.used_at = time.monotonic()
@@ -129,9 +129,9 @@ class RunEnvironment:
         from spark.session import build_session  # noqa: PLC0415 - it loads PySpark, which few runs need
 
         self._prepare_folders()
-        remove_dead(self.config.work)  # their files may be what fills the disk
+        remove_dead(self.config.work)  # their files may fill the disk
         self._work = WorkFolder(self.config.work)
-        # Java holds the locks too, since it may outlive this process for a moment.
+        # Java holds the locks too, since it may end a moment after this process.
         held = self._open_lock().descriptors
         return build_session(self.config, self._work, self._java, held=held, archive=archive)
 
@@ -188,16 +188,16 @@ class RunEnvironment:
     def in_time(self) -> Iterator[None]:
         """Context manager for a run that kills Java if the run exceeds its time; sets ``broken_off``.
 
-        A run checks the time between its steps, but Spark may wait for ever within one, for example for a worker of a
+        A run checks the time between its steps, but Spark may wait for ever within a step, such as for a worker of a
         cluster. Checks repeatedly, since Spark may be started late. Does nothing under spark-submit.
         """
-        may_take = self.config.cleanup.max_run_time
+        max_seconds = self.config.cleanup.max_run_time
 
         def break_off() -> None:
             if not self._spark or not self._java.runs():  # the run checks the time itself, or has failed
                 return
             self.broken_off = (
-                f"max_run_time ({duration_text(may_take)}) was over, and Spark did not stop; the next run continues."
+                f"max_run_time ({duration_text(max_seconds)}) was over, and Spark did not stop; the next run continues."
                 " On a cluster, check that it has workers"
             )
             self._java.kill()
@@ -205,29 +205,29 @@ class RunEnvironment:
         ended = threading.Event()
 
         def watch() -> None:
-            seconds = min(may_take + HANG_SECONDS, threading.TIMEOUT_MAX)
+            seconds = min(max_seconds + HANG_SECONDS, threading.TIMEOUT_MAX)
             while not ended.wait(seconds):
                 break_off()
                 seconds = HANG_SECONDS
 
         self.broken_off = ""
-        watching = threading.Thread(target=watch, name="in time", daemon=True)
-        watching.start()
+        watcher = threading.Thread(target=watch, name="in time", daemon=True)
+        watcher.start()
         try:
             yield
         finally:
             ended.set()
-            watching.join()
+            watcher.join()
 
     def kill_spark(self) -> None:
-        """Kill Java at once, even if it is working. Keep everything else."""
+        """Kill Java at once, even if it is working. Change nothing else."""
         self._java.end()
         self._stop_spark()
 
     def _stop_spark(self) -> None:
         if self._spark and not self._java.has_ended():
             # Under spark-submit, Java may have ended by a signal or with its cluster.
-            with contextlib.suppress(Exception):  # py4j raises many kinds of errors then
+            with contextlib.suppress(Exception):  # py4j may raise any error
                 self._spark.stop()
         self._spark = None
         self._java.end()
@@ -317,7 +317,7 @@ class RunEnvironment:
         return self._keys
 
     def archive(self, hot: Hot) -> "ArchiveRun | None":
-        """Return the archive, which starts Spark when needed; None without Spark or if no archive is used."""
+        """Return the archive, which starts Spark if necessary; None if no archive is used, or the engine is SQL."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above

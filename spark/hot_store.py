@@ -1,4 +1,4 @@
-"""Accesses the hot store in a run: in short transactions with pauses, from any thread."""
+"""Accesses the hot store during a run: in short transactions with pauses, from any thread."""
 
 import gc
 import sqlite3
@@ -31,10 +31,10 @@ ALONE_REST = 0.25
 """The pause while no other process writes, as a fraction of the transaction before it."""
 
 RETURNED_PAGES = 384
-"""A transaction starts no new step once 384 pages are to be returned to the file system at its end."""
+"""A transaction starts no new step once its end will return 384 pages to the file system."""
 
 SHARED_RETURNED_PAGES = 128
-"""The same while other processes write. Steps that return pages take no time themselves, so no budget ends them."""
+"""The same while other processes write. The time budget does not cover this: the pages are returned at the end."""
 
 ALONE_AFTER_SECONDS = 0.5
 """Other processes count as writing until half a second after their last observed commit."""
@@ -61,15 +61,15 @@ class _GarbageCollection:
     """Controls Python's cyclic garbage collection, which takes 10 ms once libraries are loaded."""
 
     def __init__(self) -> None:
-        """Leave it unchanged."""
-        self._changing = threading.Lock()
+        """Change nothing yet."""
+        self._mutex = threading.Lock()
         self._count = 0
         self._was_enabled = False
 
     @contextmanager
-    def put_off(self) -> Iterator[None]:
+    def disabled(self) -> Iterator[None]:
         """Context manager that disables collection. Thread-safe: the last thread enables it again."""
-        with self._changing:
+        with self._mutex:
             if not self._count:
                 self._was_enabled = gc.isenabled()
                 gc.disable()
@@ -77,7 +77,7 @@ class _GarbageCollection:
         try:
             yield
         finally:
-            with self._changing:
+            with self._mutex:
                 self._count -= 1
                 if not self._count and self._was_enabled:
                     gc.enable()
@@ -92,8 +92,8 @@ class Pacer:
 
     While other processes write, it holds the lock for about SHARED_BUDGET_SECONDS, and pauses at least as long;
     otherwise for LOCK_BUDGET_SECONDS, with pauses of ALONE_REST of that. Other processes get the write lock in the
-    pauses. It checkpoints the write-ahead log in each pause, since the next commit of a sender would have to sync what
-    is not synced yet.
+    pauses. It checkpoints the write-ahead log in each pause: otherwise the next commit of a sender would have to sync
+    the pages of the run too.
     """
 
     commits = 0
@@ -106,16 +106,16 @@ class Pacer:
         self,
         connection: sqlite3.Connection,
         deadline: float = float("inf"),
-        rested: Callable[[], None] = lambda: None,
+        after_pause: Callable[[], None] = lambda: None,
         require: Callable[[], None] = lambda: None,
         *,
         is_durable: bool = False,
     ) -> None:
         """Configure the connection.
 
-        ``deadline``: seconds of the monotonic clock. ``rested``: called after each transaction. ``require``: called at
-        the start of each transaction; raises if the run must not continue. Unless ``is_durable``, a power failure may
-        undo the last transactions, which can be repeated.
+        ``deadline``: seconds of the monotonic clock. ``after_pause``: called after each transaction and its pause.
+        ``require``: called at the start of each transaction; raises if the run must not continue. Unless
+        ``is_durable``, a power failure may undo the last transactions, which can be repeated.
         """
         self.connection = of_store(connection)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -123,9 +123,9 @@ class Pacer:
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # done in pauses
         self._deadline = deadline
-        self._rested = rested
+        self._after_pause = after_pause
         self._require = require
-        self._seen = (self._data_version(), Pacer.commits)
+        self._last_versions = (self._data_version(), Pacer.commits)
         self._shared_until = 0.0
 
     def run(self, steps: Iterator[Step]) -> None:
@@ -134,19 +134,19 @@ class Pacer:
         while step is not None:
             if time.monotonic() > self._deadline:
                 raise RunTooLongError("max_run_time was exceeded; the next run continues")
-            began = time.monotonic()
-            with garbage.put_off(), write_transaction(self.connection):
-                held_from = time.monotonic()
+            started = time.monotonic()
+            with garbage.disabled(), write_transaction(self.connection):
+                lock_start = time.monotonic()
                 reach("apply.begun")
                 self._require()
-                locked = time.monotonic()
-                is_shared = self._is_shared(locked)
+                steps_start = time.monotonic()
+                is_shared = self._is_shared(steps_start)
                 budget = SHARED_BUDGET_SECONDS if is_shared else LOCK_BUDGET_SECONDS
-                most_pages = SHARED_RETURNED_PAGES if is_shared else RETURNED_PAGES
+                max_pages = SHARED_RETURNED_PAGES if is_shared else RETURNED_PAGES
                 while (
                     step is not None
-                    and time.monotonic() - locked < budget
-                    and self.connection.pages_to_return < most_pages
+                    and time.monotonic() - steps_start < budget
+                    and self.connection.pages_to_return < max_pages
                 ):
                     if not step():
                         step = next(steps, None)
@@ -154,22 +154,22 @@ class Pacer:
             Pacer.commits += 1
             reach("apply.after_commit")
             ended = time.monotonic()
-            Pacer.lock_seconds += ended - held_from
-            Pacer.longest_lock_seconds = max(Pacer.longest_lock_seconds, ended - held_from)
-            took = ended - began
-            rested = ended + (max(took, SHARED_REST_SECONDS) if is_shared else took * ALONE_REST)
+            Pacer.lock_seconds += ended - lock_start
+            Pacer.longest_lock_seconds = max(Pacer.longest_lock_seconds, ended - lock_start)
+            duration = ended - started
+            pause_end = ended + (max(duration, SHARED_REST_SECONDS) if is_shared else duration * ALONE_REST)
             # The last transaction is left to the next call, or to empty_wal.
             if step is not None:
                 checkpoint(self.connection)
-            time.sleep(max(0.0, rested - time.monotonic()))
-            self._rested()
+            time.sleep(max(0.0, pause_end - time.monotonic()))
+            self._after_pause()
 
     def _is_shared(self, now: float) -> bool:
         """Return whether another process has committed recently."""
-        seen = (self._data_version(), Pacer.commits)
-        if seen[0] != self._seen[0] and seen[1] == self._seen[1]:
+        data_version, commits = self._data_version(), Pacer.commits
+        if data_version != self._last_versions[0] and commits == self._last_versions[1]:
             self._shared_until = now + ALONE_AFTER_SECONDS
-        self._seen = (seen[0], seen[1] + 1)
+        self._last_versions = (data_version, commits + 1)
         return now < self._shared_until
 
     def _data_version(self) -> int:
@@ -199,7 +199,7 @@ class ArchiveRunError(Exception):
 
 @dataclass(frozen=True)
 class Hot:
-    """One store, with the settings and the time of a run.
+    """Accesses one store, with the settings and the time of a run.
 
     ``now``: the Unix second of the run. ``deadline``: the end of the run, seconds of the monotonic clock. ``require``:
     called at the start of each transaction; raises if the run must not continue. ``prepare``: called at the start of
@@ -214,7 +214,7 @@ class Hot:
     prepare: Callable[[sqlite3.Connection], object] = lambda _: None
 
     def with_prepare(self, prepare: Callable[[sqlite3.Connection], object]) -> Self:
-        """Return a copy that prepares each snapshot by ``prepare``, which may write only to temporary tables."""
+        """Return a copy that calls ``prepare`` on each snapshot. It may write only to temporary tables."""
         return replace(self, prepare=prepare)
 
     def without_deadline(self) -> Self:

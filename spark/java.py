@@ -1,6 +1,6 @@
 """Starts the Java process of a Spark session, which ends with this process, and logs its output.
 
-Each line becomes a log event, without message content, ids and noise.
+Each line becomes a log event. Message content, ids and useless lines are omitted.
 """
 
 import logging
@@ -26,11 +26,11 @@ log = get_logger(__name__)
 MAX_CHARACTERS = 300
 """The most characters of a line to log: errors of Spark may include a whole plan."""
 
-_OF_LOG4J = re.compile(r"(DEBUG|INFO|WARN|ERROR|FATAL) ([\w$.]+): (.*)")
+_LOG4J_LINE = re.compile(r"(DEBUG|INFO|WARN|ERROR|FATAL) ([\w$.]+): (.*)")
 """A line in the format of ``log4j2.properties``: level, class, message."""
 
 _NOISE = (
-    "WARNING: Using incubator modules",  # Spark asks for one in every start
+    "WARNING: Using incubator modules",  # Spark loads one at every start
     "WARNING: A terminally deprecated method",
     "WARNING: sun.misc.Unsafe",
     "WARNING: Please consider reporting this to the maintainers",
@@ -42,18 +42,18 @@ _NOISE = (
     "\tat ",
     "\t... ",
 )
-"""The start of lines that are of no use to operators."""
+"""The start of lines that are useless to operators."""
 
 _CLIENT = ("java_gateway", "clientserver")
 """The modules of py4j that log."""
 
-_HIDDEN = (
+_REDACTIONS = (
     (re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]{16,}\b"), "…"),
     (re.compile(r"'[^']*'|\"[^\"]*\""), "'…'"),
     (re.compile(r"(?<![\w.:/-])(?:file:)?/{1,3}[^\s,;:)\]]+"), "PATH"),
     (re.compile(r"[A-Za-z0-9+/]{40,}=*"), "…"),
 )
-"""What is not logged: ids, hashes, quoted values of rows, paths, and possible bodies in base64."""
+"""The patterns to replace before logging: ids, hashes, quoted values, paths, and possible bodies in base64."""
 
 
 class JavaLogLine(NamedTuple):
@@ -69,16 +69,16 @@ def parse_line(line: str) -> JavaLogLine | None:
     text = line.rstrip()
     if not text.strip() or text.startswith(_NOISE):
         return None
-    found = _OF_LOG4J.fullmatch(text)
-    if found is None:
-        return JavaLogLine(is_error=False, source="java", message=_shown(text))
-    level, source, message = found.groups()
+    match = _LOG4J_LINE.fullmatch(text)
+    if match is None:
+        return JavaLogLine(is_error=False, source="java", message=_redacted(text))
+    level, source, message = match.groups()
     if level in ("DEBUG", "INFO"):
         return None
-    return JavaLogLine(level in ("ERROR", "FATAL"), source, _shown(message))
+    return JavaLogLine(level in ("ERROR", "FATAL"), source, _redacted(message))
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
+def _is_not_py4j(record: logging.LogRecord) -> bool:
     """Return whether a record does not come from py4j.
 
     py4j logs each failed call with a traceback by the root logger, and also raises the error, which the caller logs.
@@ -88,7 +88,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 def follow(output: IO[bytes]) -> None:
     """Log the output of a Java process in a thread, and suppress the log of py4j."""
-    logging.getLogger().addFilter(_is_ours)
+    logging.getLogger().addFilter(_is_not_py4j)
     threading.Thread(target=_follow, args=(output,), daemon=True).start()
 
 
@@ -101,8 +101,8 @@ def _follow(output: Iterable[bytes]) -> None:
             log.warning("spark_log", source=parsed.source, message=parsed.message)
 
 
-def _shown(message: str) -> str:
-    for pattern, replacement in _HIDDEN:
+def _redacted(message: str) -> str:
+    for pattern, replacement in _REDACTIONS:
         message = pattern.sub(replacement, message)
     return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
 
@@ -125,7 +125,7 @@ class Java:
     """
 
     def __init__(self) -> None:
-        """Create it without starting it."""
+        """Create the object without starting Java."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(
@@ -133,7 +133,7 @@ class Java:
     ) -> tuple[str, str]:
         """Start Java; return its port on loopback, and its secret. Raises JavaStartError or OSError.
 
-        Call it in a thread that lives as long as this process, since Java ends with the thread. ``held``: descriptors
+        Call it in a thread that runs until this process exits, since Java ends with the thread. ``held``: descriptors
         that Java keeps open, which may hold locks.
         """
         info = work / "gateway"
@@ -227,9 +227,9 @@ _MEMORY = "Is [spark] driver_memory right for this machine?"
 
 
 def why_not_started(error: Exception) -> str:
-    """Return in one line why a session could not start. Mentions the memory if it may be the cause."""
+    """Return in one line why a session could not start. Mentions memory if it may be the cause."""
     reason = one_line(error)
-    for sign, advice in _ADVICE:
-        if sign in reason:
+    for fragment, advice in _ADVICE:
+        if fragment in reason:
             return advice
     return f"{reason} {_MEMORY}" if isinstance(error, JavaStartError) or "memory" in reason.lower() else reason

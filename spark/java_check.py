@@ -1,4 +1,4 @@
-"""Checks what Spark needs, without starting it: Java, and the jars of the archive."""
+"""Checks the requirements of Spark without starting it: Java, and the jars of the archive."""
 
 import errno
 import importlib.util
@@ -17,7 +17,7 @@ WITHOUT_TRACES = ("-XX:-UsePerfData", "-XX:+DisableAttachMechanism")
 """Java options: no file in /tmp, and no attaching of tools."""
 
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Errors of a start that fails for lack of processes, memory or files."""
+"""The errors of a start that fails because processes, memory or files are exhausted."""
 
 
 class JarsMissingError(Exception):
@@ -50,28 +50,28 @@ def find_java(*, archive: bool = False, memory: str = "") -> tuple[str, str]:
         if not java:
             raise FileNotFoundError
         command = [java, *([f"-Xmx{memory}"] if memory else []), *WITHOUT_TRACES, "-version"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise JavaFailsError(f"{java} cannot be started now: {error.strerror}") from error
         raise JavaMissingError(f"the Spark cleanup needs Java, which is not installed: {advice}") from error
-    shown = done.stderr
-    if done.returncode:
+    output = process.stderr
+    if process.returncode:
         # If Java ends at once, it prints the reason to standard output.
-        why = "; ".join((shown + done.stdout).splitlines()[:2]) or "without output"
-        asks = ". Is [spark] driver_memory right for this machine?" if memory and "heap" in why else ""
-        raise JavaFailsError(f"{java} ended with status {done.returncode}: {why}{asks}")
-    version = re.search(r'version "(\d+)', shown)
-    found = shown.splitlines()[0] if shown else "an unknown version"
+        why = "; ".join((output + process.stdout).splitlines()[:2]) or "without output"
+        hint = ". Is [spark] driver_memory right for this machine?" if memory and "heap" in why else ""
+        raise JavaFailsError(f"{java} ended with status {process.returncode}: {why}{hint}")
+    version = re.search(r'version "(\d+)', output)
+    version_line = output.splitlines()[0] if output else "an unknown version"
     if not version or int(version[1]) not in SUPPORTED_JAVA:
-        raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({found}): {advice}")
-    return java, found
+        raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({version_line}): {advice}")
+    return java, version_line
 
 
 def spark_home() -> Path:
     """Return Spark's home folder without loading PySpark."""
-    found = importlib.util.find_spec("pyspark")
-    return Path(os.environ.get("SPARK_HOME") or (found and found.origin and Path(found.origin).parent) or "")
+    spec = importlib.util.find_spec("pyspark")
+    return Path(os.environ.get("SPARK_HOME") or (spec and spec.origin and Path(spec.origin).parent) or "")
 
 
 def find_jars() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Provides the native library zstd, which compresses the archive's files, to Java.
+"""Provides Java with the native library zstd, which compresses the archive's files.
 
 Java would unpack it into its temporary folder, in the data directory, and could not load it on a ``noexec`` mount. So
 it is passed as a memory file, which is on no mount, and which other users cannot change. Spark's other native libraries
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spark.java_check import spark_home
 
-_OTHER_NAMES = {"x86_64": "amd64", "i686": "i386", "armv7l": "arm"}
+_JAVA_NAMES = {"x86_64": "amd64", "i686": "i386", "armv7l": "arm"}
 """Java's names of processor architectures that differ from the system's."""
 
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
@@ -25,9 +25,9 @@ class NativeLibraryError(Exception):
 
 
 def open_zstd(work: Path) -> int | None:
-    """Return a descriptor of the library in memory; None: Java has to unpack it into ``work``.
+    """Return a descriptor of the library in memory; None if Java has to unpack it into ``work``.
 
-    Tests loading it in another process. Raises NativeLibraryError if Java cannot load it in either way.
+    Tests in another process whether it can be loaded. Raises NativeLibraryError if neither way works.
     """
     descriptor = _in_memory()
     if descriptor is not None:
@@ -35,7 +35,7 @@ def open_zstd(work: Path) -> int | None:
         if not subprocess.run(command, pass_fds=[descriptor], check=False, capture_output=True).returncode:  # noqa: S603 - our own Python
             return descriptor
         os.close(descriptor)
-    if os.statvfs(_existing(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
+    if os.statvfs(_existing_parent(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
         raise NativeLibraryError(
             f"the archive needs a native library of Spark, which can be loaded neither from memory nor from {work},"
             " which is on a noexec mount: put data_path on another mount"
@@ -60,7 +60,7 @@ def _in_memory() -> int | None:
     if not hasattr(os, "memfd_create"):
         return None
     machine = platform.machine()
-    name = f"linux/{_OTHER_NAMES.get(machine, machine)}/"
+    name = f"linux/{_JAVA_NAMES.get(machine, machine)}/"
     for jar in spark_home().glob("jars/zstd-jni-*.jar"):
         with zipfile.ZipFile(jar) as opened:
             for each in opened.namelist():
@@ -72,7 +72,7 @@ def _in_memory() -> int | None:
     return None
 
 
-def _existing(folder: Path) -> Path:
+def _existing_parent(folder: Path) -> Path:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -14,9 +14,9 @@ from spark.hot_store import Hot
 
 
 def plan_without(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan | None:
-    """Return the plan of a run if no messages of the hot store are due, otherwise None.
+    """Return the plan of a run that deletes nothing from the hot store; None if messages are due there.
 
-    It may include deleted groups and accounts whose messages are withheld, or in the archive.
+    The plan may have deleted groups and accounts whose messages are withheld, or in the archive.
     """
     plan = make_plan(connection, hot.settings, hot.now, scope)
     return None if due.is_any(connection, plan) else plan
@@ -31,8 +31,8 @@ def of_archive(
 ) -> bool:
     """Return whether a run has to open the archive, after the rules were applied to the hot store.
 
-    Always true if messages may be due while a user is under a legal hold, which only the table can resolve. ``risen``:
-    the marks that the run will raise, see ``expiry_plan.make_plan``.
+    Always true if messages may be due while a user is under a legal hold: only the table shows their senders.
+    ``risen``: the marks that the run will raise, see ``expiry_plan.make_plan``.
     """
     state = moves.find_state(connection)
     return (

@@ -1,4 +1,4 @@
-"""Plans a run with Spark: what it deletes and which marks it raises. Pure functions of DataFrames.
+"""Plans a run with Spark: the deletions, and the marks to raise. Pure functions of DataFrames.
 
 The rules are those of the retention contract, sections 1 and 5, as in ``conclave/retention/rules.py`` in SQL. The model
 in the tests checks both.
@@ -15,7 +15,7 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
     """Return a GROUP_PLAN row for each group in which a message is due or a mark rises.
 
     Groups that the run does not cover by their lifetime have a row only if messages are past a mark, or redacted for
-    every reader. ``redacted``: the latter, as a table REDACTED, or None.
+    every reader. ``redacted``: a table REDACTED with the redacted messages, or None.
     """
     marked = (
         _with_redacted(groups, redacted)
@@ -24,11 +24,11 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
         .withColumn("new_gone", _gone_below())
         .withColumn("cutoff", F.greatest(c.EXPIRED_BEFORE, c.EXPIRES_BEFORE))
     )
-    is_past = _has_marked() | _has_older(c.EXPIRED_BEFORE)
+    is_past_mark = _has_marked() | _has_older(c.EXPIRED_BEFORE)
     rises = (F.col("new_floor") > F.col(c.FLOOR)) | (F.col("new_gone") > F.col(c.GONE_BELOW))
     redacts = F.col(c.REDACTS) == 1
     due = _has_fetched() | _has_older("cutoff") | rises | redacts
-    return marked.where(((F.col(c.COVERED) == 1) | is_past | redacts) & due).select(
+    return marked.where(((F.col(c.COVERED) == 1) | is_past_mark | redacts) & due).select(
         c.GROUP_KEY,
         F.col("new_floor").alias(c.FLOOR),
         F.col("new_gone").alias(c.GONE_BELOW),
@@ -74,8 +74,8 @@ def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, t
     SELF_DESTRUCTING, READERS and TIMERS.
     """
     # The sender does not count, so the two readers who have read least are sufficient.
-    furthest = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
-    behind = readers.groupBy(c.GROUP_KEY).agg(furthest.alias("behind"))
+    two_least = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
+    behind = readers.groupBy(c.GROUP_KEY).agg(two_least.alias("behind"))
     first, second = F.get(F.col("behind"), F.lit(0)), F.get(F.col("behind"), F.lit(1))
     least = F.when(first[c.USER_ID] != F.col(c.SENDER_ID), first[c.READ_UP_TO]).otherwise(second[c.READ_UP_TO])
     running = (
@@ -99,8 +99,8 @@ def _with_redacted(groups: DataFrame, redacted: DataFrame | None) -> DataFrame:
     if redacted is None:
         return groups.withColumn(c.REDACTS, F.lit(0))
     oldest = redacted.groupBy(c.GROUP_KEY).agg(F.min(c.CREATED_AT).alias("oldest_redacted"))
-    goes = F.col("oldest_redacted") < F.col(c.ERASABLE_BEFORE)
-    return groups.join(oldest, c.GROUP_KEY, "left").withColumn(c.REDACTS, F.when(goes, 1).otherwise(0))
+    is_erasable = F.col("oldest_redacted") < F.col(c.ERASABLE_BEFORE)
+    return groups.join(oldest, c.GROUP_KEY, "left").withColumn(c.REDACTS, F.when(is_erasable, 1).otherwise(0))
 
 
 def least_watermarks(members: DataFrame) -> DataFrame:

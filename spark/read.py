@@ -2,7 +2,7 @@
 
 The driver reads it, by ADBC and Arrow: the executors of a cluster could not open a SQLite file. ADBC brings its own
 SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when either closes the
-file. So no ``sqlite3`` connection to the store may be open in this process meanwhile.
+file. So no ``sqlite3`` connection to the store may be open in this process at the same time.
 
 Defines the columns of the tables and of the plan: 64-bit integers, except user ids, which are 16 bytes.
 """
@@ -28,7 +28,7 @@ LIFETIME = "effective_expiry"
 LEAST_LIFETIME = "least_lifetime"
 HOLD_LIMIT = "hold_limit"
 ERASES = "erases"
-"""0 if nothing may be erased, otherwise 1."""
+"""0 if no message may be erased, otherwise 1."""
 
 HELD = "held"
 """1 if a legal hold covers the group, otherwise 0."""
@@ -61,7 +61,7 @@ ENDED = "ended"
 """1 if no timer of a self-destructing message can start any more, otherwise 0."""
 
 REDACTS = "redacts"
-"""1 if messages of the group are due that are redacted for everyone, otherwise 0."""
+"""1 if the group has due messages that are redacted for everyone, otherwise 0."""
 
 REDACT_AT = "redact_at"
 LEAST_WATERMARK = "least_watermark"
@@ -214,17 +214,17 @@ def _groups(cursor: adbc_driver_sqlite.dbapi.Cursor) -> str:
     cursor.execute(f"{HELD_SENDERS} LIMIT 1")
     unheld = f" AND {UNHELD}" if cursor.fetchone() else ""
     cursor.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1")
-    of_age = f"{unheld} AND NOT {is_kept()}" if cursor.fetchone() else unheld
+    can_expire = f"{unheld} AND NOT {is_kept()}" if cursor.fetchone() else unheld
 
-    def oldest(what: str, conditions: str) -> str:
-        return f"(SELECT min({what}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
+    def oldest(column: str, conditions: str) -> str:
+        return f"(SELECT min({column}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
 
     return _GROUPS.format(
         least=rules.LEAST_WATERMARK,
         held=HELD_GROUPS,
         commits_above=rules.COMMITS_ABOVE,
         oldest_seq=oldest("sequence_num", unheld),
-        oldest_created=oldest("created_at", of_age),
+        oldest_created=oldest("created_at", can_expire),
         oldest_marked=f"iif(gone_below > 0, {oldest('created_at', f' AND sequence_num <= gone_below{unheld}')}, NULL)",
         oldest_fetched=f"iif(fetched > 0, {oldest('created_at', f' AND sequence_num <= fetched{unheld}')}, NULL)",
     )

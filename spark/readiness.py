@@ -84,15 +84,15 @@ def require_clock(engine: RunEnvironment) -> int:
     """Return the Unix second of the run, and record that the run acts on it. Raises ClockWrongError."""
     with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
         reading = engine.clock.read()
-        found = state.begin_run(connection, reading)
-    engine.clock.resume(found.floor, None if found.fault else reading)
-    if found.fault:
+        clock_state = state.begin_run(connection, reading)
+    engine.clock.resume(clock_state.floor, None if clock_state.fault else reading)
+    if clock_state.fault:
         raise ClockWrongError(
-            f"{found.fault}: nothing is erased until the clock is right and accepted by"
+            f"{clock_state.fault}: nothing is erased until the clock is right and accepted by"
             " `conclave cleanup run --accept-clock`"
         )
     # Use the reading that was checked: the clock may have jumped since.
-    return effective_time(reading.wall, found.floor.acted_until)
+    return effective_time(reading.wall, clock_state.floor.acted_until)
 
 
 def open_hot(engine: RunEnvironment, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
@@ -105,19 +105,19 @@ def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None
 
     It is called in each transaction, while others wait for the lock, so it parses the settings only if they changed.
     """
-    seen: str | None = None
+    checked: str | None = None
 
     def require(connection: sqlite3.Connection) -> None:
-        nonlocal seen
+        nonlocal checked
         text = state.stored_text(connection)
-        if text is None or text != seen:
+        if text is None or text != checked:
             if state.stored_policy(connection) != settings:
                 raise CleanupError("the server's settings changed during the run; the next run uses the new ones")
-            seen = text
+            checked = text
 
     return require
 
 
 def spare_bytes(engine: RunEnvironment) -> int:
-    """Return how many bytes a restore from the archive leaves free on the disk."""
+    """Return the bytes that a restore from the archive must leave free on the disk."""
     return engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES

@@ -1,4 +1,4 @@
-"""Rehearses runs: what a run would erase under the policy in force, or after a start with other settings."""
+"""Dry runs: count the rows that a run would delete, under the settings in force or under other settings."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ from spark.report import Report
 
 @dataclass(frozen=True)
 class HotRehearsal:
-    """What a run would delete from the hot store."""
+    """The result of a dry run on the hot store."""
 
     plan: Plan
     groups: set[int]
@@ -38,15 +38,15 @@ class HotRehearsal:
     """Rows by rule."""
 
 
-def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> HotRehearsal:
-    """Rehearse a run with the plan ``made``; None: a full run, planned here without Java."""
-    plan = made or make_plan(connection, hot.settings, hot.now, ALL)
+def of_run(connection: sqlite3.Connection, hot: Hot, plan: Plan | None = None) -> HotRehearsal:
+    """Rehearse a run with ``plan``; None: a full run, planned here without Java."""
+    plan = plan or make_plan(connection, hot.settings, hot.now, ALL)
     groups, counts = due.groups(connection, plan), apply.count_plan(connection, plan)
     return HotRehearsal(plan, groups, counts)
 
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
-    """Return the store with shadow rows, as after a start with the settings of ``hot`` instead of ``former``."""
+    """Return the store with shadow rows, as after changing the settings from ``former`` to those of ``hot``."""
     return hot.with_prepare(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
 
 
@@ -78,13 +78,13 @@ class Comparison:
     """The group ids in overrides that do not exist."""
     change: SettingsImpact
     now_erased: Erasure
-    """What a run under the settings in force would erase."""
+    """The messages that a run would erase under the settings in force."""
     then_erased: Erasure
-    """What a run would erase after a start with the new settings."""
+    """The messages that a run would erase after a start with the new settings."""
 
 
 def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | None:
-    """Return what ``policy`` would do to the store at ``path``; None if no server has used it. Raises StoreError."""
+    """Return the effect of ``policy`` on the store at ``path``; None if no server has used it. Raises StoreError."""
     schema.require_current(path)
     steady = SteadyClock(clock)
     with closing(sqlite.connect(path, readonly=True)) as connection:
@@ -103,15 +103,15 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
 
 
 def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
-    found = of_run(connection, hot)
-    archived = expiry_plan.make_plan(connection, hot, ALL, found.plan.risen)
+    rehearsed = of_run(connection, hot)
+    archived = expiry_plan.make_plan(connection, hot, ALL, rehearsed.plan.risen)
     connection.execute("DROP TABLE temp.archive_marks")
     keys = {part.key for part in archived.parts}
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(
-        len(found.groups | {group_key for group_key, _, _ in keys}),
-        {rule: count for rule, count in found.counts.items() if rule not in (SESSIONS, INVITES)},
-        _body_bytes(connection, found.plan),
+        len(rehearsed.groups | {group_key for group_key, _, _ in keys}),
+        {rule: count for rule, count in rehearsed.counts.items() if rule not in (SESSIONS, INVITES)},
+        _body_bytes(connection, rehearsed.plan),
         messages,
         body_bytes,
         is_exact=not archived.partial,
@@ -124,9 +124,9 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 """
 
 
-def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
+def _body_bytes(connection: sqlite3.Connection, plan: Plan) -> int:
     """Return the bytes of all bodies that a plan deletes, each counted once."""
-    due.list_due_ids(connection, made)
+    due.list_due_ids(connection, plan)
     total: int = connection.execute(
         "SELECT ifnull(sum(size), 0) FROM temp.due_ids CROSS JOIN messages"
         " ON group_key = due_ids.message_id >> 40 AND sequence_num = due_ids.message_id & 0xFFFFFFFFFF"
@@ -136,10 +136,10 @@ def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
 
 
 def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:
-    """Return what a run would delete. Changes nothing. Raises CleanupError or ArchiveRunError.
+    """Return the report of a dry run. Changes nothing. Raises CleanupError or ArchiveRunError.
 
-    If this configuration differs from the settings in force, returns what a run would delete after a start with it.
-    Retries if an active run replaces files of the archive meanwhile.
+    If this configuration differs from the settings in force, the dry run assumes that the server was restarted with it.
+    Tries again if an active run has replaced files of the archive.
     """
     for _ in range(TRIES - 1):
         with contextlib.suppress(ArchiveRunError):
@@ -154,16 +154,16 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
         hot = readiness.open_hot(engine, settings, planned.started_at)
         if planned.differing:
             hot = after_a_start(hot, stored)
-            found = hot.read(of_run, hot)
+            rehearsed = hot.read(of_run, hot)
         else:
             engine.get_ready(settings, scope, planned.started_at)
             plan = engine.make_plan(settings, planned.started_at, scope)
-            found = hot.read(of_run, hot, plan)
-        planned.groups_touched, planned.counts = len(found.groups), found.counts
-        planned.held = engine.count_held(hot, found.plan.risen)
+            rehearsed = hot.read(of_run, hot, plan)
+        planned.groups_touched, planned.counts = len(rehearsed.groups), rehearsed.counts
+        planned.held = engine.count_held(hot, rehearsed.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.check_clock(connection, engine.clock.read())
-        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
-            archive.count(planned, found.groups, found.plan)
+        if archive := engine.find_archive_work(hot, ALL, rehearsed.plan.risen):
+            archive.count(planned, rehearsed.groups, rehearsed.plan)
         planned.finished_at = engine.clock.now()
         return planned

@@ -1,4 +1,4 @@
-"""The report of a run: what it did, for the log and the history."""
+"""Defines the report of a run, for the log and the history."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Report:
 
     ``job``: the name of its scope. ``counts``: deleted rows by rule, including the archive. ``archived``: how many
     messages moved to the archive. ``held``: how many messages only legal holds keep, see ``due.count_held``.
-    ``overdue_groups`` and ``overdue_seconds``: what could be erased but is left, see ``overdue.total_overdue``.
+    ``overdue_groups`` and ``overdue_seconds``: the erasable messages that are left, see ``overdue.total_overdue``.
     ``error``: "" if the run succeeded. ``differing``: in a dry run, the settings that differ from those in force.
     ``cpu_seconds``, ``lock_seconds``, ``longest_lock_seconds``: the costs, see ``ending.py``.
     """

@@ -1,4 +1,4 @@
-"""One cleanup run, step by step: ready, lock, clock, plan, apply, archive, keys, receipts, report."""
+"""Does one cleanup run: checks, lock, clock, plan, apply, archive, keys, receipts, report."""
 
 import contextlib
 import sqlite3
@@ -40,8 +40,8 @@ def clean_up(
 ) -> Report:
     """Do one run, add it to the history, and return its report. Waits for other runs.
 
-    ``accept_clock``: accept the clock as correct, and replace future timestamps by the current time. Errors of the run
-    are in its report. Raises CleanupError if the run could not start, or could not be recorded.
+    ``accept_clock``: accept the clock as correct, and replace future timestamps with the current time. Errors of the
+    run are in its report. Raises CleanupError if the run could not start, or could not be recorded.
     """
     with readiness.ready(engine, partial(_get_ready, engine, scope, tell)) as settings, engine.only_run(tell):
         tell(WorkerState.BEGAN)
@@ -64,8 +64,8 @@ def clean_up(
         if done.error and engine.broken_off:
             done.error = f"{RunTooLongError.__name__}: {engine.broken_off}"
         hot = readiness.open_hot(engine, settings, done.started_at)
-        are_lost = ending.destroy_keys(engine, hot, done)
-        ending.write_receipts(engine, settings, done, scope, seals=are_lost)
+        are_destroyed = ending.destroy_keys(engine, hot, done)
+        ending.write_receipts(engine, settings, done, scope, seals=are_destroyed)
         ending.empty_work(engine, done)
         done.finished_at = engine.clock.now()
         costs.note(done)
@@ -84,7 +84,7 @@ def _get_ready(
 
 
 def get_ready_ahead(engine: RunEnvironment, scope: Scope, in_seconds: float, tell: Tell) -> bool:
-    """Start Spark if a run in so many seconds will need it; return whether it will.
+    """Start Spark if a run after ``in_seconds`` will need it; return whether it will.
 
     Raises any of NOT_BEGUN.
     """
@@ -95,7 +95,7 @@ def get_ready_ahead(engine: RunEnvironment, scope: Scope, in_seconds: float, tel
 def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
     """Accept the clock as correct, after moving groups with future times back from the archive.
 
-    If that fails, the clock is not accepted, and it can be repeated.
+    If the move fails, the clock is not accepted. The operator can try again.
     """
     if archive := engine.archive(hot):
         archive.restore_ahead(engine.clock.read().wall, readiness.spare_bytes(engine))
@@ -105,14 +105,14 @@ def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
 def _carry_out(
     engine: RunEnvironment, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope
 ) -> None:
-    """Plan, apply, work in the archive, and leave no deleted data readable. Adds the results to ``done``."""
+    """Plan, apply the plan, and do the archive part. Adds the results to ``done``."""
     deadline = time.monotonic() + engine.config.cleanup.max_run_time
     plan = engine.make_plan(settings, done.started_at, scope)
     reach("plan.made")
     size = engine.path.stat().st_size
     hot = readiness.open_hot(engine, settings, done.started_at, deadline)
     try:
-        with _emptied(hot) as connection:
+        with _emptying_wal(hot) as connection:
             groups = due.groups(connection, plan)
             done.groups_touched = len(groups)
             total = apply.count_plan(connection, plan).total() if progress else 0
@@ -124,7 +124,7 @@ def _carry_out(
             try:
                 archive.run(done, groups, scope, partial(ending.destroy_keys, engine, hot.without_deadline(), done))
             finally:
-                with _emptied(hot) as connection:
+                with _emptying_wal(hot) as connection:
                     apply.return_free_pages(Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
@@ -145,11 +145,11 @@ def _write_ledger(engine: RunEnvironment, done: Report) -> None:
 
 
 @contextlib.contextmanager
-def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
+def _emptying_wal(hot: Hot) -> Iterator[sqlite3.Connection]:
     """Context manager that opens the store for deleting, and empties its write-ahead log at the end."""
     with closing(sqlite.connect(hot.path)) as connection:
         try:
             yield connection
         finally:
-            # Even if the run fails: deleted data must not stay readable until the next run.
+            # Even after a failure: deleted data must not stay readable until the next run.
             empty_wal(connection)

@@ -1,7 +1,7 @@
 """Builds the SparkSession.
 
-It also closes a hole in Spark's authentication that no setting closes: Spark 4.2 serves files to unauthenticated
-clients: its jars, and the folder of artifacts, from which ``..`` leads to every file that this user can read.
+It also closes a security hole that no setting closes. Spark 4.2 serves files to unauthenticated clients: its jars, and
+the folder of artifacts, from which ``..`` leads to every file that this user can read.
 """
 
 import contextlib
@@ -29,24 +29,24 @@ from spark.native import NativeLibraryError
 from spark.work_folder import WorkFolder
 
 _ARTIFACTS = "/artifacts"
-"""The name under which Spark serves artifacts of sessions, which are not used here."""
+"""The name under which Spark serves artifacts of sessions. Conclave uses none."""
 
-_NOWHERE = "/dev/null/none"
+_NO_FOLDER = "/dev/null/none"
 """A path that cannot be a folder, so that nothing can be reached from it, even by ``..``."""
 
-_SERVER_OF_BLOCKS = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
+_BLOCK_SERVER = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
 
 
 def hand_out_nothing(context: SparkContext) -> None:
     """Keep Spark from serving a folder. Call it before a session exists: the first registered folder is used."""
     java: Any = context._jvm  # noqa: SLF001 - the only way to reach it
-    _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NOWHERE))
+    _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NO_FOLDER))
 
 
 def stop_listening(context: SparkContext) -> None:
     """Close the ports of the driver and of its blocks: in local mode the executor is in the same process."""
     env = _env(context)
-    for owner, name in ((env.rpcEnv(), "server"), (env.blockManager().blockTransferService(), _SERVER_OF_BLOCKS)):
+    for owner, name in ((env.rpcEnv(), "server"), (env.blockManager().blockTransferService(), _BLOCK_SERVER)):
         field = owner.getClass().getDeclaredField(name)
         field.setAccessible(True)
         field.get(owner).close()
@@ -60,7 +60,7 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 """The logging configuration of Java's libraries."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""The settings that give jars to a Java process which spark-submit has started."""
+"""The settings that pass jars to a Java process that spark-submit has started."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 """The variable that keeps Python from loading modules from the working directory."""
@@ -74,7 +74,7 @@ _NO_CRASH_REPORT = "-XX:+SuppressFatalErrorMessage"
 PAGE_SUMS = "parquet.page.verify-checksum.enabled"
 """The setting to verify page checksums on reads. Spark writes checksums by default."""
 
-_ROWS_COMPILED_WELL = (
+_COMPILER_THRESHOLDS = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
     " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
 )
@@ -119,10 +119,10 @@ def build_session(
     if not submitted:
         with _library(work) if archive else contextlib.nullcontext() as library:
             settings |= _java_settings(config, folder, library, archive=archive)
-            lent = (folder.descriptor, *held, *([library] if library is not None else []))
-            _connect(*java.start(spark_home(), settings, work, lent))
-    with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would handle Ctrl-C
-        session = beside.submit(_begin, master, settings | submitted | _protection(master)).result()
+            descriptors = (folder.descriptor, *held, *([library] if library is not None else []))
+            _connect(*java.start(spark_home(), settings, work, descriptors))
+    with ThreadPoolExecutor(1) as executor:  # in the main thread PySpark would handle Ctrl-C
+        session = executor.submit(_begin, master, settings | submitted | _protection(master)).result()
     if archive:
         _require_library(session)
     return session
@@ -165,17 +165,17 @@ def _require_library(session: SparkSession) -> None:
 
 def _connect(port: str, secret: str) -> None:
     """Make PySpark use a running Java process, as under spark-submit."""
-    told = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ |= told
+    variables = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ |= variables
     try:
-        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to connect before the session is made
+        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to connect before there is a session
     finally:
-        for name in told:
+        for name in variables:
             del os.environ[name]
 
 
-_FORGETFUL = {
-    # Spark remembers a thousand queries for its page, also without that page: in a Java that stays for weeks, for ever.
+_HISTORY_LIMITS = {
+    # By default, Spark stores a thousand queries for its web page, even if the page is off.
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
@@ -193,17 +193,17 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_FORGETFUL,
+        **_HISTORY_LIMITS,
         "spark.eventLog.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         f"spark.executorEnv.{_SAFE_PATH}": "1",
-        **_division(master),
+        **_parallelism(master),
         **_protection(master),
     }
 
 
 def _protection(master: str) -> dict[str, str]:
-    """Return the settings that protect Spark's ports by the secret. Spark-submit does not override them.
+    """Return the settings that protect Spark's ports by the secret. Settings of spark-submit do not override them.
 
     Otherwise other local users could run code as this user. In local mode Java creates a secret for each start, and
     keeps it in memory. The secret of a cluster is in its settings, together with its encryption settings, which must be
@@ -224,7 +224,7 @@ def _protection(master: str) -> dict[str, str]:
     }
 
 
-def _division(master: str) -> dict[str, str]:
+def _parallelism(master: str) -> dict[str, str]:
     """Return the settings for the number of tasks, and on a cluster for crashes of executors."""
     if found := re.fullmatch(r"local\[(\d+)\]", master):
         cores = str(max(2, int(found[1])))
@@ -239,7 +239,7 @@ def _division(master: str) -> dict[str, str]:
 def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, archive: bool) -> dict[str, str]:
     """Return the settings for starting Java, which is already running under spark-submit.
 
-    ``library``: the descriptor of a native library in memory, which Java will have open, if there is one.
+    ``library``: the descriptor of a native library in memory, which Java inherits; None: no library.
     """
     work = folder.path
     return {
@@ -250,7 +250,7 @@ def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, a
             f" {' '.join(WITHOUT_TRACES)} -XX:+UseSerialGC"
             # A crash report may include bodies, so write it to the work files, which are removed.
             f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
-            f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
+            f" {_COMPILER_THRESHOLDS if archive else '-XX:TieredStopAtLevel=1'}"
             f"{f' -DZstdNativePath={native.path_of(library)}' if library is not None else ''}"
         ),
     }
@@ -263,12 +263,12 @@ def _private_sockets(folder: WorkFolder) -> dict[str, str]:
     These are files in ``folder``, addressed by its descriptor, since a socket's path is limited to 107 bytes. On other
     systems than Linux they are ports with a secret.
     """
-    place = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
-    if not place.exists():
+    socket_folder = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
+    if not socket_folder.exists():
         return {}
     return {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(place),
+        "spark.python.unix.domain.socket.dir": str(socket_folder),
     }
 
 
@@ -279,14 +279,14 @@ def _quoted(path: Path) -> str:
 
 
 def _submitted() -> dict[str, str]:
-    """Return the settings of spark-submit; none if it did not start this process."""
+    """Return the settings of spark-submit; empty if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()  # noqa: SLF001 - without it SparkConf would not ask Java
-    found = dict(SparkConf().getAll())
-    if found.get("spark.master") == "local[*]":
-        del found["spark.master"]  # the default of spark-submit
-    return found
+    settings = dict(SparkConf().getAll())
+    if settings.get("spark.master") == "local[*]":
+        del settings["spark.master"]  # the default of spark-submit
+    return settings
 
 
 def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
@@ -301,8 +301,10 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
 def _delta_settings(master: str) -> dict[str, str]:
     raw, jars = "org.apache.hadoop.fs", list(map(str, find_jars()))
     # In local mode Java loads the verified files directly; only executors of a cluster need copies.
-    given = {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
-    return given | {
+    jar_settings = (
+        {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
+    )
+    return jar_settings | {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
@@ -315,7 +317,7 @@ def _delta_settings(master: str) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         # A batch has thousands of groups. Sorting to aggregate, the default above 128 groups, takes longer.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # a file keeps it when it is rewritten
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # rewritten files use the same size
         # Small pages, so that reading one group decodes little. Check the size often, since bodies may be large.
         "spark.hadoop.parquet.page.row.count.limit": str(PAGE_ROWS),
         "spark.hadoop.parquet.block.size.row.check.min": "4",

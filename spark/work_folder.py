@@ -45,7 +45,7 @@ def remove_dead(work: Path) -> list[str]:
 
     Ignores files and symbolic links.
     """
-    return [fault for path in _folders(work) if (fault := _remove_if_dead(path))]
+    return [fault for path in _folders(work) if (fault := _remove_unless_locked(path))]
 
 
 def _folders(work: Path) -> Iterator[Path]:
@@ -55,7 +55,7 @@ def _folders(work: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def _remove_if_dead(path: Path) -> str:
+def _remove_unless_locked(path: Path) -> str:
     """Remove a folder unless it is locked; return an error or ""."""
     try:
         descriptor = _lock(path)
@@ -74,7 +74,7 @@ def _remove_if_dead(path: Path) -> str:
 def _lock(path: Path) -> int:
     """Open a folder and lock it; return the descriptor.
 
-    Raises BlockingIOError if it is locked, FileNotFoundError if it was removed meanwhile, another OSError.
+    Raises BlockingIOError if it is locked, FileNotFoundError if another process has removed it, or another OSError.
     """
     descriptor = os.open(path, _OPEN)
     try:

@@ -1,6 +1,6 @@
-"""The cleanup worker: a process that runs cleanup on schedule, with a Spark session while needed.
+"""The cleanup worker: a process that runs cleanup on schedule, and starts Spark if necessary.
 
-It ends with the server, and when it will be idle for a while: the server starts another one for the next run.
+It exits with the server, and if the next run is far off: the server starts another worker for that run.
 """
 
 import os
@@ -42,13 +42,13 @@ MAX_SLEEP_SECONDS = 3600.0
 """The longest sleep, since an interval may exceed the system's maximum."""
 
 SOON_SECONDS = 150.0
-"""Spark is started ahead of a run that is due within 150 seconds. This worker may exit before a later one."""
+"""Spark is started early for a run that is due within 150 seconds. Before a later run, this worker may exit."""
 
 PAUSE_SECONDS = 0.2
 """The minimum pause between two runs, so that other processes, such as a backup, get the run lock."""
 
-_ENDING = threading.RLock()
-"""Held while this process exits, since a second exit, by a signal or the server, would interrupt removing files.
+_EXITING = threading.RLock()
+"""Held while this process exits: a second exit, by a signal or the server, would interrupt the removal of files.
 
 Reentrant, since a signal handler may interrupt another one in its thread.
 """
@@ -59,27 +59,27 @@ class Orders:
 
     def __init__(self) -> None:
         """Start without orders."""
-        self._given: set[WorkerOrder] = set()
-        self._news = threading.Event()
+        self._pending: set[WorkerOrder] = set()
+        self._arrival = threading.Event()
 
-    def give(self, order: WorkerOrder) -> None:
+    def add(self, order: WorkerOrder) -> None:
         """Add an order, to carry out at once or after the current run."""
-        self._given.add(order)
-        self._news.set()
+        self._pending.add(order)
+        self._arrival.set()
 
     @property
-    def are_given(self) -> bool:
+    def any_pending(self) -> bool:
         """Whether there are orders."""
-        return bool(self._given)
+        return bool(self._pending)
 
     def wait(self, seconds: float) -> WorkerOrder | None:
-        """Wait for at most so many seconds for an order; return it, or None."""
-        if not self._given:
-            self._news.wait(seconds)
-        self._news.clear()  # before reading, so that later orders wake the next call
+        """Wait at most ``seconds`` for an order; return it, or None."""
+        if not self._pending:
+            self._arrival.wait(seconds)
+        self._arrival.clear()  # before reading, so that later orders wake the next call
         for order in WorkerOrder:
-            if order in self._given:
-                self._given.discard(order)
+            if order in self._pending:
+                self._pending.discard(order)
                 return order
         return None
 
@@ -91,7 +91,7 @@ def main() -> None:
     """
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server ends this process
-    tell = _take_stdout()
+    output = _take_stdout()
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
     sys.excepthook = _log_fault
@@ -100,7 +100,7 @@ def main() -> None:
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
         now = time.monotonic()
-        Worker(engine, orders, tell).work(decode_idle(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
+        Worker(engine, orders, output).work(decode_idle(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
     finally:
         engine.abandon()
 
@@ -108,51 +108,51 @@ def main() -> None:
 class Worker:
     """Runs jobs when they are due: one at a time, the most overdue first."""
 
-    def __init__(self, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
-        """``tell``: the stream for messages to the server."""
+    def __init__(self, engine: RunEnvironment, orders: Orders, output: TextIO) -> None:
+        """``output``: the stream for messages to the server."""
         self._engine = engine
         self._config = config = engine.config
         self._jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         self._orders = orders
-        self._tell = tell
+        self._output = output
 
-    def work(self, former: WorkerIdle | None, began: float) -> NoReturn:
-        """Run the jobs on schedule, and all of them when ordered.
+    def work(self, former: WorkerIdle | None, started: float) -> NoReturn:
+        """Run the jobs on schedule, and all of them when an operator orders a run.
 
-        ``former``: the schedule of the former worker at the time ``began``, seconds of the monotonic clock.
+        ``former``: the schedule of the former worker at the time ``started``, seconds of the monotonic clock.
         """
         try:
             self._engine.check()
         except CleanupError as error:
-            self._say(WorkerFault(str(error)))
+            self._send(WorkerFault(str(error)))
             raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_NO_RESTART) from None
-        self._say(WorkerState.READY)
+        self._send(WorkerState.READY)
         while True:
-            due = [began + each for each in former.due] if former else ()
+            due = [started + each for each in former.due] if former else ()
             intervals, now = [interval for _, interval in self._jobs], time.monotonic()
             table = Timetable(intervals, self._config.cleanup_interval, now, due)
-            chosen, at = table.next()
-            if 0 < at - now < SOON_SECONDS:
-                self._wake(self._jobs[chosen][0], at)
+            position, next_due = table.next()
+            if 0 < next_due - now < SOON_SECONDS:
+                self._start_spark_ahead(self._jobs[position][0], next_due)
             former = None
-            self._work_by(table)
+            self._run_due_jobs(table)
 
-    def _wake(self, scope: Scope, due: float) -> None:
-        """Start Spark ahead of the next run if it will need it. If that fails, the run retries and reports it."""
+    def _start_spark_ahead(self, scope: Scope, due: float) -> None:
+        """Start Spark before the next run if it will need Spark. If that fails, the run tries again."""
         try:
-            if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._say):
-                self._say(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
+            if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._send):
+                self._send(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
         except NOT_BEGUN as error:
             log.warning("cleanup_not_ready", reason=str(error))
 
-    def _work_by(self, table: Timetable) -> None:
-        """Run each job when it is due. Returns when all jobs are ordered."""
+    def _run_due_jobs(self, table: Timetable) -> None:
+        """Run each job when it is due. Returns when an operator orders a run of all jobs."""
         while True:
-            chosen, due = table.next()
+            position, due = table.next()
             left = due - time.monotonic()
             order = self._orders.wait(min(max(0.0, left), MAX_SLEEP_SECONDS))
             if order:
-                self._say(OrderAccepted(order))
+                self._send(OrderAccepted(order))
             if order is WorkerOrder.RUN:
                 return
             if order is WorkerOrder.COUNT:
@@ -160,63 +160,63 @@ class Worker:
             elif left > 0:
                 continue
             else:
-                self._run(chosen, table)
+                self._run(position, table)
                 time.sleep(PAUSE_SECONDS)
-            self._rest(table)
+            self._exit_if_idle(table)
 
-    def _run(self, chosen: int, table: Timetable) -> None:
+    def _run(self, position: int, table: Timetable) -> None:
         """Do a run, and report it. Raises SystemExit if another worker has to continue."""
         engine = self._engine
-        table.begin(chosen, time.monotonic())
+        table.begin(position, time.monotonic())
         was_warm = engine.is_warm
 
         def tell(state: WorkerState) -> None:
             if state is WorkerState.BEGAN and engine.is_warm and not was_warm:
-                self._say(JavaStarted(engine.start_seconds, 0.0))
-            self._say(state)
+                self._send(JavaStarted(engine.start_seconds, 0.0))
+            self._send(state)
 
         try:
-            done = clean_up(engine, scope=self._jobs[chosen][0], tell=tell)
-            if done.error:
-                table.fail(chosen, time.monotonic())
-            self._say(RunEnded(done.to_mapping(), table.next().due - time.monotonic()))
-            if (done.error or engine.broken_off) and not engine.is_sound():
-                self._say(WorkerFault(engine.broken_off or "the Spark session has died"))
+            report = clean_up(engine, scope=self._jobs[position][0], tell=tell)
+            if report.error:
+                table.fail(position, time.monotonic())
+            self._send(RunEnded(report.to_mapping(), table.next().due - time.monotonic()))
+            if (report.error or engine.broken_off) and not engine.is_sound():
+                self._send(WorkerFault(engine.broken_off or "the Spark session has died"))
                 raise SystemExit(1)
         except SparkStartError as error:
-            self._say(WorkerFault(str(error)))
+            self._send(WorkerFault(str(error)))
             raise SystemExit(1) from None
         except CleanupError as error:
-            table.fail(chosen, time.monotonic())
-            self._say(WorkerFault(str(error), table.next().due - time.monotonic()))
+            table.fail(position, time.monotonic())
+            self._send(WorkerFault(str(error), table.next().due - time.monotonic()))
 
-    def _rest(self, table: Timetable) -> None:
+    def _exit_if_idle(self, table: Timetable) -> None:
         """Exit if the next run is far off, or Java has been idle for long."""
         now, keep = time.monotonic(), self._config.cleanup.keep_warm
         is_idle = self._engine.is_warm and now - self._engine.used_at > keep
-        if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
+        if self._orders.any_pending or (table.next().due - now <= keep and not is_idle):
             return
-        self._say(WorkerIdle(tuple(at - now for at in table.due)))
+        self._send(WorkerIdle(tuple(due - now for due in table.due)))
         reach("worker.told_asleep")
         self._engine.close()
         reach("worker.java_ended")
-        with _ENDING:
+        with _EXITING:
             os._exit(0)  # a normal exit would wait for the thread that reads orders
 
     def _count(self, due: float) -> None:
-        """Do a dry run, and report what a run would delete, or the error."""
-        self._say(WorkerState.COUNTING)
+        """Do a dry run, and report its result or its error."""
+        self._send(WorkerState.COUNTING)
         try:
-            counted = rehearse(self._engine).to_mapping()
+            result = rehearse(self._engine).to_mapping()
         except EXPECTED as error:
-            counted = {"error": str(error)}
+            result = {"error": str(error)}
         except Exception as error:
             log.exception("cleanup_failed", engine=self._config.cleanup.engine)
-            counted = {"error": f"{type(error).__name__}: {error}"}
-        self._say(DryRunEnded(counted, due - time.monotonic()))
+            result = {"error": f"{type(error).__name__}: {error}"}
+        self._send(DryRunEnded(result, due - time.monotonic()))
 
-    def _say(self, message: WorkerMessage) -> None:
-        self._tell.write(encode_message(message))
+    def _send(self, message: WorkerMessage) -> None:
+        self._output.write(encode_message(message))
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -226,28 +226,28 @@ def _log_fault(kind: type[BaseException], error: BaseException, traceback: Trace
 
 def _take_stdout() -> TextIO:
     """Return standard output, for messages to the server, and redirect other output to standard error."""
-    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    return tell
+    return output
 
 
 def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
-    """Read orders until the server closes its pipe, also by crashing, then exit."""
+    """Read orders until the server closes its pipe or crashes, then exit."""
     try:
         while line := sys.stdin.readline():
             if order := decode_order(line):
-                orders.give(order)
+                orders.add(order)
             else:
                 configure_logging(Config.from_json(line).log)
     except Exception:
-        log.exception("cleanup_failed")  # without this thread the process would not end with the server
+        log.exception("cleanup_failed")  # without this thread, the process would not exit with the server
         _end(engine, 1)
     _end(engine)
 
 
 def _end(engine: RunEnvironment, status: int = 0) -> None:
-    """Exit with Java, without finishing current work."""
-    with _ENDING:
+    """Stop Java and exit, without finishing current work."""
+    with _EXITING:
         try:
             engine.halt()
         finally:

@@ -1,4 +1,4 @@
-"""Reads the whole archive, and compares it with the index in the hot store. Requires the run lock."""
+"""Compares the whole archive with its index in the hot store. Requires the run lock."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.living import Living
-from spark.archive.reclaim import living_of
+from spark.archive.reclaim import readable_rows
 from spark.hot_store import Hot
 from spark.session import PAGE_SUMS
 
@@ -28,9 +28,10 @@ class Check:
 
 @dataclass(frozen=True)
 class IndexedPart:
-    """The table's contents for one index row, with recomputed checksums.
+    """The messages in the table that belong to one index row.
 
-    ``altered``: how many messages have a wrong checksum.
+    ``row``: what the index should have, with a recomputed checksum. ``altered``: how many messages have a wrong
+    checksum.
     """
 
     row: PartRow
@@ -44,17 +45,15 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, grou
     """
     parts = hot.read(moves.parts, group_key)
     index = {part.key: part for part in parts}
-    rows = living_of(spark, rows, parts, living)
+    rows = readable_rows(spark, rows, parts, living)
     with _without_page_sums(spark):
-        found, doubles = _read(rows), _find_doubles(rows)
-    stored = {key: each.row for key, each in found.items()}
-    faults = compare(index, stored, {key: each.altered for key, each in found.items()})
-    called = hot.read(group_names, {key[0] for key in faults} | doubles.keys())
-    differences = [
-        f"{called[key[0]]}, {partition_name(key)}: {line}" for key, lines in faults.items() for line in lines
-    ]
+        table_parts, duplicates = _read(rows), _count_duplicates(rows)
+    stored = {key: each.row for key, each in table_parts.items()}
+    faults = compare(index, stored, {key: each.altered for key, each in table_parts.items()})
+    names = hot.read(group_names, {key[0] for key in faults} | duplicates.keys())
+    differences = [f"{names[key[0]]}, {partition_name(key)}: {line}" for key, lines in faults.items() for line in lines]
     differences += [
-        f"{called[key]}: {count:,} numbers are there more than once" for key, count in sorted(doubles.items())
+        f"{names[key]}: {count:,} numbers are there more than once" for key, count in sorted(duplicates.items())
     ]
     return Check(
         sum(row.message_count for row in stored.values()),
@@ -81,7 +80,7 @@ def _checksum() -> Column:
 
 def _read(rows: DataFrame) -> dict[Key, IndexedPart]:
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
-    found = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
+    totals = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
         F.min(number),
         F.max(number),
         F.min(created),
@@ -91,10 +90,10 @@ def _read(rows: DataFrame) -> dict[Key, IndexedPart]:
         F.bit_xor(_checksum()),
         F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )
-    return {(row[0], row[1], row[2]): IndexedPart(PartRow(*tuple(row)[:10]), row[10]) for row in found.collect()}
+    return {(row[0], row[1], row[2]): IndexedPart(PartRow(*tuple(row)[:10]), row[10]) for row in totals.collect()}
 
 
-def _find_doubles(rows: DataFrame) -> dict[int, int]:
-    """Return how many numbers occur more than once, by group; omits groups without any."""
+def _count_duplicates(rows: DataFrame) -> dict[int, int]:
+    """Return how many numbers occur more than once in each group. Omits groups without duplicates."""
     numbers = rows.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1")
     return {row[0]: row[1] for row in numbers.groupBy(a.GROUP_KEY).count().collect()}

@@ -8,10 +8,7 @@ import pyarrow
 from conclave.archive.layout import checksums
 
 LIFETIME = "lifetime"
-"""Partition column: the class, in seconds; -1 for keep.
-
-It is the effective expiry of the group when the batch was fixed.
-"""
+"""Partition column: the effective expiry of the group, in seconds, when the batch was fixed; -1 for keep."""
 
 SPAN = "span"
 """Partition column: the first Unix second of the span in which the message was created."""
@@ -50,8 +47,8 @@ ARCHIVE = pyarrow.schema([(LIFETIME, pyarrow.int64()), (SPAN, pyarrow.int64()), 
 MOVING = pyarrow.schema([(LIFETIME, pyarrow.int64()), *STORED])
 """The columns of a batch that is read from the hot store."""
 
-_AT_ONCE = 256
-"""How many rows to convert from Arrow at once, which blocks all threads, even one that holds a lock."""
+_BATCH_ROWS = 256
+"""How many rows to convert from Arrow at once. The conversion blocks all threads, even one that holds a lock."""
 
 
 def checksums_of(rows: pyarrow.Table) -> pyarrow.Array:
@@ -61,5 +58,5 @@ def checksums_of(rows: pyarrow.Table) -> pyarrow.Array:
 
 def values_of(rows: pyarrow.Table, names: Sequence[str]) -> Iterator[Any]:
     """Yield the values of some columns as a tuple for each row."""
-    for some in rows.select(names).to_batches(max_chunksize=_AT_ONCE):
-        yield from zip(*(column.to_pylist() for column in some.columns), strict=True)
+    for batch in rows.select(names).to_batches(max_chunksize=_BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -28,10 +28,10 @@ from spark.hot_store import ArchiveRunError
 STATISTICS = (a.GROUP_KEY, a.SEQUENCE_NUM, a.CREATED_AT)
 """The columns with statistics in files and in the table's log."""
 
-_CHECKED_AT_ONCE = 64
-"""The size of a page is checked every 64 messages, since bodies may be large."""
+_PAGE_CHECK_ROWS = 64
+"""The page size is checked every 64 messages, since bodies may be large."""
 
-_OTHER_BYTES = 64
+_OVERHEAD_BYTES = 64
 """The approximate bytes of a message besides its body."""
 
 _LAYOUT: dict[str, Any] = {
@@ -40,7 +40,7 @@ _LAYOUT: dict[str, Any] = {
     "write_statistics": list(STATISTICS),
     "write_page_index": True,
     "write_page_checksum": True,
-    "write_batch_size": _CHECKED_AT_ONCE,
+    "write_batch_size": _PAGE_CHECK_ROWS,
     "max_rows_per_page": PAGE_ROWS,
     "store_schema": False,
 }
@@ -60,24 +60,24 @@ def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
     Returns the log actions that add the files to the table. The files are not synced. Raises OSError.
     """
     added = []
-    for partition, of_partition in _partitions(rows):
-        place = folder / _place(partition)
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        place.mkdir(mode=0o700, exist_ok=True)
-        names, left = _names(partition), _row_groups(of_partition.select(a.STORED.names))
-        while written := _write_file(folder, next(names), partition, left):
-            added.append(written)
+    for partition, partition_rows in _partitions(rows):
+        partition_folder = folder / _partition_path(partition)
+        partition_folder.parent.mkdir(mode=0o700, exist_ok=True)
+        partition_folder.mkdir(mode=0o700, exist_ok=True)
+        paths, row_groups = _new_paths(partition), _row_groups(partition_rows.select(a.STORED.names))
+        while action := _write_file(folder, next(paths), partition, row_groups):
+            added.append(action)
     return added
 
 
-def _place(partition: Partition) -> str:
+def _partition_path(partition: Partition) -> str:
     return f"{a.LIFETIME}={partition[0]}/{a.SPAN}={partition[1]}"
 
 
-def _names(partition: Partition) -> Iterator[str]:
+def _new_paths(partition: Partition) -> Iterator[str]:
     """Yield paths for new files of a partition, within the table's folder."""
     name = uuid4()
-    return (f"{_place(partition)}/part-{number:05d}-{name}.c000.zstd.parquet" for number in count())
+    return (f"{_partition_path(partition)}/part-{number:05d}-{name}.c000.zstd.parquet" for number in count())
 
 
 def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]]:
@@ -89,32 +89,32 @@ def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]
 
 
 def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    """Divide messages into row groups: of ROW_GROUP_BYTES at most, but of one message at least."""
-    sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OTHER_BYTES)
+    """Divide messages into row groups of at most ROW_GROUP_BYTES, but at least one message."""
+    sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OVERHEAD_BYTES)
     ends = compute.cumulative_sum(sizes)
     start = size = 0
     while start < rows.num_rows:
-        left = range(start, rows.num_rows)
-        count = bisect_right(left, size + ROW_GROUP_BYTES, key=lambda at: ends[at].as_py())
+        remaining = range(start, rows.num_rows)
+        count = bisect_right(remaining, size + ROW_GROUP_BYTES, key=lambda index: ends[index].as_py())
         yield rows.slice(start, max(1, count))
         start += max(1, count)
         size = ends[start - 1].as_py()
 
 
-def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:
-    """Write a file of some of the row groups that are left, up to about FILE_BYTES; None if none are left."""
-    written: list[pyarrow.Table] = []
+def _write_file(folder: Path, path: str, partition: Partition, row_groups: Iterator[pyarrow.Table]) -> AddAction | None:
+    """Write the next row groups to a file of about FILE_BYTES at most. Return None if no row groups are left."""
+    statistics_rows: list[pyarrow.Table] = []
     size = 0
-    if (rows := next(left, None)) is None:
+    if (rows := next(row_groups, None)) is None:
         return None
     (folder / path).touch(mode=0o600, exist_ok=False)
     with parquet.ParquetWriter(folder / path, a.STORED, **_LAYOUT) as writer:
         while rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
-            written.append(rows.select(STATISTICS))
+            statistics_rows.append(rows.select(STATISTICS))
             size += rows.nbytes
-            rows = next(left, None) if size < FILE_BYTES else None
-    statistics, now = _statistics(pyarrow.concat_tables(written)), int(time.time() * 1000)
+            rows = next(row_groups, None) if size < FILE_BYTES else None
+    statistics, now = _statistics(pyarrow.concat_tables(statistics_rows)), int(time.time() * 1000)
     return AddAction(path, (folder / path).stat().st_size, values(partition), now, data_change=True, stats=statistics)
 
 
@@ -126,13 +126,13 @@ def values(partition: Partition) -> dict[str, str | None]:
 def _statistics(rows: pyarrow.Table) -> str:
     """Return the statistics of a file for the table's log."""
     bounds = {name: compute.min_max(rows[name]).as_py() for name in STATISTICS}
-    told = {
+    statistics = {
         "numRecords": rows.num_rows,
         "minValues": {name: each["min"] for name, each in bounds.items()},
         "maxValues": {name: each["max"] for name, each in bounds.items()},
         "nullCount": dict.fromkeys(STATISTICS, 0),
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(statistics, separators=(",", ":"))
 
 
 def read(
@@ -141,7 +141,7 @@ def read(
     """Yield the messages of a file, a row group at a time, without the partition.
 
     ``groups``: the wanted group keys in ascending order; row groups without any of them may be omitted.
-    Raises ArchiveRunError, also for a damaged page.
+    Raises ArchiveRunError, including for a damaged page.
     """
     schema = pyarrow.schema([a.STORED.field(name) for name in columns])
     wanted = None if groups is None else pyarrow.array(groups, pyarrow.int64())
@@ -159,12 +159,12 @@ def read(
 def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequence[str]) -> pyarrow.Table:
     """Read some columns of a row group. Raises ArchiveRunError if its number of rows is wrong.
 
-    The footer, which has no checksum, has the number for the row group and for each column, which pyarrow uses.
+    The footer has that number for the row group, and for each column, which pyarrow uses. It has no checksum.
     """
     rows = file.read_row_group(number, columns=list(columns))
-    counted = file.metadata.row_group(number).num_rows
-    if rows.num_rows != counted:
-        raise ArchiveRunError(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
+    footer_rows = file.metadata.row_group(number).num_rows
+    if rows.num_rows != footer_rows:
+        raise ArchiveRunError(f"{path}: {rows.num_rows:,} messages are read where its footer has {footer_rows:,}")
     return rows
 
 
@@ -178,16 +178,16 @@ def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
 
 def are_between(ordered: Sequence[int], least: int, most: int) -> bool:
     """Return whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
-    at = bisect_left(ordered, least)
-    return at < len(ordered) and ordered[at] <= most
+    index = bisect_left(ordered, least)
+    return index < len(ordered) and ordered[index] <= most
 
 
-_TOLD = (
+_LOG_COLUMNS = (
     *("path", "partition.lifetime", "partition.span", "size_bytes", "num_records"),
     *("min.group_key", "max.group_key", "min.sequence_num", "max.sequence_num"),
 )
 
-_WIDEST = (-(2**63), 2**63 - 1) * 2
+_WIDEST_BOUNDS = (-(2**63), 2**63 - 1) * 2
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,13 @@ class StoredFile:
 
 
 def stored(path: Path) -> list[StoredFile]:
-    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveRunError."""
+    """Return the files of the table at ``path``. Raises ArchiveRunError, and the errors of deltalake."""
     actions = DeltaTable(str(path)).get_add_actions(flatten=True)
     return [
-        StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
-        for name, lifetime, span, size, count, *bounds in file_values(actions, _TOLD)
+        StoredFile(
+            name, (lifetime, span), size, _count(path / name) if count is None else count, *_with_defaults(bounds)
+        )
+        for name, lifetime, span, size, count, *bounds in file_values(actions, _LOG_COLUMNS)
     ]
 
 
@@ -221,8 +223,8 @@ def _count(path: Path) -> int:
     return sum(rows.num_rows for rows in read(path, [a.GROUP_KEY]))
 
 
-def _wide(bounds: Sequence[int | None]) -> Iterator[int]:
-    return (wide if each is None else each for each, wide in zip(bounds, _WIDEST, strict=True))
+def _with_defaults(bounds: Sequence[int | None]) -> Iterator[int]:
+    return (default if each is None else each for each, default in zip(bounds, _WIDEST_BOUNDS, strict=True))
 
 
 def of_groups(path: Path, partitions: Collection[Partition], group_keys: Collection[int]) -> list[StoredFile]:

@@ -1,7 +1,7 @@
 """Erases messages from the archive by the plan of ``expiry_plan.py``, without changing its files.
 
-One transaction for each part updates the index, and records receipts and the keys to destroy. From then on the messages
-cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims the space.
+One transaction for each part updates the index, and records the receipts and the keys to destroy. From then on, the
+messages cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims the space.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
 from spark.hot_store import Hot
 
-SETTLED_AT_ONCE = 256
+STEP_SIZE = 256
 """How many groups of a deleted account, and about how many parts, to process in one step."""
 
 
@@ -30,12 +30,12 @@ def count(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Counter[st
     """Return how many messages each rule would erase. Raises ArchiveRunError."""
     counts = Counter(dict.fromkeys(RULES, 0))
     for each in due_rows.look(hot, path, plan, living):
-        counts.update({gone.rule: gone.messages for gone in each.gone})
+        counts.update({erased.rule: erased.messages for erased in each.gone})
     return counts
 
 
 def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Counter[str], touched: set[int]) -> None:
-    """Erase by ``plan``. ``path``: of the table, which is only read. Raises ArchiveRunError.
+    """Erase by ``plan``. ``path``: the folder of the table, which is only read. Raises ArchiveRunError.
 
     Adds the erased messages by rule to ``counts``, and their groups to ``touched``, even if the run is interrupted.
     Keys are only recorded; until they are destroyed, the rows that hide the messages stay.
@@ -43,13 +43,13 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
     measured: list[Measured] = []
 
     def settle() -> None:
-        some, measured[:] = list(measured), []
-        _settle(hot, some, counts, touched)
+        parts, measured[:] = list(measured), []
+        _settle(hot, parts, counts, touched)
 
     try:
         for each in due_rows.look(hot, path, plan, living):
             measured.append(each)
-            if len(measured) == SETTLED_AT_ONCE:
+            if len(measured) == STEP_SIZE:
                 settle()
     finally:
         settle()
@@ -62,15 +62,15 @@ def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
     Call it after the plan is applied and the keys are destroyed. ``living``: the current state. Raises ArchiveRunError.
     """
     parts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    dead: dict[int, set[int]] = defaultdict(set)
+    erased: dict[int, set[int]] = defaultdict(set)
     for part in plan.parts:
         parts_of[part.group_key].append(part.key[1:])
         if numbers := {each for each in plan.taken_back(part.group_key) if part.first_seq <= each <= part.last_seq}:
-            alive = living.of(part)
-            dead[part.group_key] |= {each for each in numbers if not holds(alive, each)}
+            readable = living.of(part)
+            erased[part.group_key] |= {each for each in numbers if not holds(readable, each)}
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
-        for group_key, numbers in dead.items():
+        for group_key, numbers in erased.items():
             yield partial(once, taken_back.forget_erased, connection, group_key, numbers, parts_of[group_key])
         yield from _forget_senders(connection, plan)
 
@@ -81,25 +81,27 @@ def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
 def settle_restored(hot: Hot, path: Path, living: Living) -> None:
     """Remove messages without keys from an index that was restored from a backup.
 
-    Raises ArchiveRunError for what cannot be read: that stays as it is.
+    Parts that cannot be read do not change. Raises ArchiveRunError for them.
     """
-    waiting: list[tuple[PartRow, PartRow | None]] = []
+    recounted: list[tuple[PartRow, PartRow | None]] = []
 
     def write() -> None:
-        some, waiting[:] = list(waiting), []
-        hot.write_steps(lambda connection: (partial(once, _recounted, connection, hot.now, *each) for each in some))
+        parts, recounted[:] = list(recounted), []
+        hot.write_steps(
+            lambda connection: (partial(once, _store_recount, connection, hot.now, *each) for each in parts)
+        )
 
     try:
         for each in due_rows.recount(hot, path, living):
-            waiting.append(each)
-            if len(waiting) == SETTLED_AT_ONCE:
+            recounted.append(each)
+            if len(recounted) == STEP_SIZE:
                 write()
     finally:
         write()
     hot.write(reclaiming.note_settled)
 
 
-def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
+def _store_recount(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
     if left != part:
         moves.replace_parts(connection, part.group_key, {part.key: left})
         lost = part.message_count - (left.message_count if left else 0)
@@ -114,16 +116,16 @@ def _settle(hot: Hot, measured: list[Measured], counts: Counter[str], touched: s
 
     hot.write_steps(steps)
     for each in measured:
-        counts.update({gone.rule: gone.messages for gone in each.gone})
+        counts.update({erased.rule: erased.messages for erased in each.gone})
         touched.add(each.part.group_key)
 
 
 def _settle_part(connection: sqlite3.Connection, now: int, measured: Measured) -> None:
     part = measured.part
-    for gone in measured.gone:
-        receipts.note(connection, part.group_key, gone)
+    for erased in measured.gone:
+        receipts.note(connection, part.group_key, erased)
     message_keys.note_erased_ranges(connection, part.group_key, measured.numbers)
-    reclaiming.note(connection, part.key[1:], sum(gone.messages for gone in measured.gone), now)
+    reclaiming.note(connection, part.key[1:], sum(erased.messages for erased in measured.gone), now)
     moves.replace_parts(connection, part.group_key, {part.key: measured.left})
     reach("archive.part_erased")
 
@@ -133,5 +135,6 @@ def _forget_senders(connection: sqlite3.Connection, plan: ArchivePlan) -> Iterat
     for sender_id, group_key in plan.senders:
         groups_of[sender_id].append(group_key)
     for sender_id, group_keys in sorted(groups_of.items()):
-        for at in range(0, len(group_keys), SETTLED_AT_ONCE):
-            yield partial(once, moves.forget_sender, connection, sender_id, group_keys[at : at + SETTLED_AT_ONCE])
+        for start in range(0, len(group_keys), STEP_SIZE):
+            step_keys = group_keys[start : start + STEP_SIZE]
+            yield partial(once, moves.forget_sender, connection, sender_id, step_keys)

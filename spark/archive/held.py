@@ -1,4 +1,4 @@
-"""Counts the messages that legal holds keep in the archive, without Spark and without reading bodies."""
+"""Counts the archived messages that only legal holds keep, without Spark and without reading bodies."""
 
 import sqlite3
 from collections.abc import Callable, Collection
@@ -14,10 +14,10 @@ from spark.hot_store import Hot
 
 
 def count(hot: Hot, path: Path, keys: Callable[[], KeyStore], risen: Collection[tuple[int, int]] = ()) -> int:
-    """Return how many archived messages only a legal hold keeps from being erased.
+    """Return how many archived messages would be erased without legal holds.
 
-    Parts that are due as a whole are counted by the index, others by their rows. ``path``: of the table. ``risen``: see
-    ``due.count_held``. Raises ArchiveRunError.
+    Parts that are due as a whole are counted by the index, other parts by their rows. ``path``: the table's folder.
+    ``risen``: see ``due.count_held``. Raises ArchiveRunError.
     """
     held_groups, plan = hot.read(_plan, hot, risen)
     if not (held_groups or plan.held):

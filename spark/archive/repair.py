@@ -1,8 +1,8 @@
 """Repairs the archive's table after a power failure: rolls back incomplete versions and checkpoints.
 
 The hot store records a version only after it is synced, and replaced files are removed only after that. So later
-versions can be rolled back without a loss: the next run repeats their work. They are checked only after an interrupted
-run. Damaged checkpoints are always removed, if the log has their contents.
+versions can be rolled back without loss: the next run repeats their work. They are checked only after an interrupted
+run. Damaged checkpoints are always removed if the log has their contents.
 """
 
 import json
@@ -30,7 +30,7 @@ POINTER = "_last_checkpoint"
 ACTIONS = "conclave.actions"
 """The key with the number of other actions in an entry that Conclave wrote."""
 
-_COUNTED = {
+_METRICS = {
     "add": ("numFiles", "numTargetFilesAdded", "num_added_files"),
     "remove": ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files"),
 }
@@ -39,7 +39,7 @@ _COUNTED = {
 
 @dataclass
 class Repaired:
-    """The versions and checkpoints that were rolled back.
+    """The result of a repair: the versions and checkpoints that were rolled back.
 
     ``first`` and ``last``: the versions, inclusive; -1: no versions. ``checkpoints``: the versions of checkpoints.
     """
@@ -58,7 +58,7 @@ class Repair:
     def __init__(
         self, path: Path, state: ArchiveState, begun: int, are_sound: Callable[[Collection[Path]], bool]
     ) -> None:
-        """Read nothing yet.
+        """Store the parameters; nothing is read yet.
 
         ``begun``: the number of the last batch in the hot store. ``are_sound``: verifies the checksums of the messages
         in readable files.
@@ -70,32 +70,32 @@ class Repair:
         self._are_sound = are_sound
 
     def apply(self) -> Repaired:
-        """Roll back what is broken, and return it. Raises ArchiveRunError.
+        """Roll back broken versions, and return them. Raises ArchiveRunError.
 
-        If it raises, nothing has changed, except that checkpoints may be removed, whose contents are in the log.
+        After an error nothing has changed, except that checkpoints may be removed whose contents are in the log.
         """
-        done = Repaired()
+        repaired = Repaired()
         try:
             if not self._log.is_dir():
-                return done
+                return repaired
             newest = max(self._versions(), default=-1)
             broken = self._first_broken(newest)
-            done.checkpoints = self._drop_checkpoints(newest + 1 if broken is None else broken)
+            repaired.checkpoints = self._drop_checkpoints(newest + 1 if broken is None else broken)
             if broken is not None:
                 self._require_whole(broken - 1)
                 for version in range(newest, broken - 1, -1):  # newest first, so that the log never has a gap
                     entry_file(self._log, version).unlink(missing_ok=True)
-                done.first, done.last = broken, newest
+                repaired.first, repaired.last = broken, newest
         except OSError as error:
             raise ArchiveRunError(f"{self._path}: cannot be read: {error}") from error
-        return done
+        return repaired
 
     def _versions(self) -> list[int]:
         names = (re.fullmatch(r"(\d{20})\.json", path.name) for path in self._log.iterdir())
         return [int(name[1]) for name in names if name]
 
     def _first_broken(self, newest: int) -> int | None:
-        """Return the first broken version after the one that the hot store has, or None.
+        """Return the first broken version after the version in the hot store, or None.
 
         Raises ArchiveRunError.
         """
@@ -103,22 +103,22 @@ class Repair:
             return None  # the last run completed: the hot store has the newest version
         first = self._state.version + 1
         entries = {version: read_entry(self._log, version) for version in range(first, newest + 1)}
-        self._require_known(entries)
+        self._require_own_runs(entries)
         for version, actions in entries.items():
             if actions is None or not self._is_whole(actions):
                 return version
         return None
 
-    def _require_known(self, entries: Mapping[int, list[Action] | None]) -> None:
+    def _require_own_runs(self, entries: Mapping[int, list[Action] | None]) -> None:
         """Raise ArchiveRunError if any entry comes from a run that is not in the hot store."""
-        known = {turn_app(self._state.archive_id): self._state.turn, self._state.archive_id: self._begun}
+        last_versions = {turn_app(self._state.archive_id): self._state.turn, self._state.archive_id: self._begun}
         for actions in entries.values():
             for action in actions or ():
-                if "txn" in action and _is_beyond(action["txn"], known):
+                if "txn" in action and _is_beyond(action["txn"], last_versions):
                     raise ArchiveRunError(mismatch_text(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
-        """Return whether all files that an entry adds exist undamaged."""
+        """Return whether all files that an entry adds exist, and are undamaged."""
         added = [action["add"] for action in actions if "add" in action]
         files = [self._path / each["path"] for each in added]
         return all(map(_can_be_read, files, added)) and (not files or self._are_sound(files))
@@ -128,21 +128,21 @@ class Repair:
 
         The log must have their contents. Raises ArchiveRunError if it does not.
         """
-        found: dict[int, list[Path]] = {}
+        checkpoints: dict[int, list[Path]] = {}
         for path in self._log.iterdir():
             if name := re.match(r"(\d{20})\.checkpoint\.", path.name):
-                found.setdefault(int(name[1]), []).append(path)
-        damaged = [each for each in found if each >= end or not all(map(_is_checkpoint, found[each]))]
+                checkpoints.setdefault(int(name[1]), []).append(path)
+        damaged = [each for each in checkpoints if each >= end or not all(map(_is_checkpoint, checkpoints[each]))]
         pointer = self._log / POINTER
-        named = _named(pointer)
-        if not damaged and (named is None or named in found):
+        newest = _pointer_version(pointer)
+        if not damaged and (newest is None or newest in checkpoints):
             return []
-        last_whole = max((each for each in found if each not in damaged), default=-1)
+        last_whole = max((each for each in checkpoints if each not in damaged), default=-1)
         if missing := set(range(last_whole + 1, end)) - set(self._versions()):
             raise ArchiveRunError(f"{self._path}: is damaged: its log lacks version {min(missing)}")
         pointer.unlink(missing_ok=True)
         for each in damaged:
-            for path in found[each]:
+            for path in checkpoints[each]:
                 path.unlink()
         return sorted(damaged)
 
@@ -174,10 +174,10 @@ def read_entry(log: Path, version: int) -> list[Action] | None:
     info: Action = next(infos, {})
     if info.get(ACTIONS) not in (None, str(len(actions) - 1)):
         return None
-    told = info.get("operationMetrics") or {}
-    for kind, names in _COUNTED.items():
+    metrics = info.get("operationMetrics") or {}
+    for kind, names in _METRICS.items():
         count = sum(kind in action for action in actions)
-        if any(int(told[name]) != count for name in names if name in told):
+        if any(int(metrics[name]) != count for name in names if name in metrics):
             return None
     return actions
 
@@ -187,12 +187,13 @@ def entry_file(log: Path, version: int) -> Path:
     return log / f"{version:020d}.json"
 
 
-def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool:
-    return transaction["appId"] in known and transaction["version"] > known[transaction["appId"]]
+def _is_beyond(transaction: Mapping[str, Any], last_versions: Mapping[str, int]) -> bool:
+    app = transaction["appId"]
+    return app in last_versions and transaction["version"] > last_versions[app]
 
 
 def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
-    """Return whether a file has the size and rows of the log, and undamaged pages. Raises OSError of the disk."""
+    """Return whether a file has the size and rows of the log, and undamaged pages. Raises OSError if the disk fails."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -218,7 +219,7 @@ def _is_checkpoint(path: Path) -> bool:
     return True
 
 
-def _named(pointer: Path) -> int | None:
+def _pointer_version(pointer: Path) -> int | None:
     """Return the version that the pointer file names; -1 if the file is damaged, None if it is missing."""
     try:
         return int(json.loads(pointer.read_bytes())["version"])

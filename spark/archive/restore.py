@@ -1,7 +1,7 @@
-"""Moves a group's messages back from the archive into the hot store, transparently to clients.
+"""Moves a group's messages back from the archive into the hot store. Clients do not notice.
 
-Requires the run lock. The messages stay in the table until its space is reclaimed; until then the group does not move
-again. An interrupted restore changes nothing that is served. It can be repeated; otherwise the next run deletes its
+Requires the run lock. The messages stay in the table until its space is reclaimed, and the group does not move again
+before that. An interrupted restore does not affect readers. It can be repeated; otherwise the next run deletes its
 copies.
 """
 
@@ -24,7 +24,7 @@ from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import Check, examine
 from spark.archive.living import Living
-from spark.archive.reclaim import living_of
+from spark.archive.reclaim import readable_rows
 from spark.archive.table import Table
 from spark.hot_store import ArchiveRunError, Hot
 
@@ -32,7 +32,7 @@ WINDOW_ROWS = 20_000
 """The most messages to read from the table at once."""
 
 WINDOW_BYTES = 32 * 1024 * 1024
-"""About the most bytes of bodies to read from the table at once."""
+"""The approximate maximum bytes of bodies to read from the table at once."""
 
 CHUNK_ROWS = 256
 """The most messages to store in a transaction."""
@@ -54,10 +54,10 @@ def restore(
     *,
     is_forced: bool = False,
 ) -> int:
-    """Restore a group; return how many messages that were. Raises ArchiveRunError or RestoreError.
+    """Restore a group; return the number of restored messages. Raises ArchiveRunError or RestoreError.
 
     ``living``: the readable messages; others stay in the archive. ``spare``: the bytes to leave free on the disk, which
-    runs need. ``is_forced``: also restore damaged messages, and those that the next run would move again.
+    runs need. ``is_forced``: restore even damaged messages, and those that the next run would move again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:
@@ -71,12 +71,12 @@ def restore(
         raise ArchiveRunError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
-    found = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
-    if found.differences:
-        raise ArchiveRunError(f"{found.differences[0]}; nothing was restored")
-    count, readable = 0, living_of(spark, rows, parts, living)
+    check = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
+    if check.differences:
+        raise ArchiveRunError(f"{check.differences[0]}; nothing was restored")
+    count, messages = 0, readable_rows(spark, rows, parts, living)
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for chunk in _chunks(readable, part):
+        for chunk in _chunks(messages, part):
             count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.store_copies, group.group_key, chunk)
@@ -108,21 +108,21 @@ def _switch_back(connection: sqlite3.Connection, group: GroupRow, count: int, no
 def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]]:
     """Divide messages, by ascending numbers, into windows to read at once; yield their first and last numbers.
 
-    ``body_bytes``: of all messages. Gaps between numbers may be billions, after a backup was restored.
+    ``body_bytes``: the bytes of all bodies. After a backup was restored, numbers may have gaps of billions.
     """
     count = max(1, -(-len(numbers) // WINDOW_ROWS), -(-body_bytes // WINDOW_BYTES))
     width = max(1, -(-len(numbers) // count))
-    for at in range(0, len(numbers), width):
-        window = numbers[at : at + width]
+    for start in range(0, len(numbers), width):
+        window = numbers[start : start + width]
         yield window[0], window[-1]
 
 
 def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[ArchivedMessage]]:
-    """Yield the messages of one row of the index, in ascending order, divided for transactions."""
-    of_part = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
-    numbers = sorted(of_part.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
+    """Yield the messages of one part in ascending order, in chunks of one transaction each."""
+    part_rows = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
+    numbers = sorted(part_rows.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
     for first, last in windows(numbers, part.body_bytes):
-        window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
+        window = part_rows.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
         chunk: list[ArchivedMessage] = []
         size = 0
         for number, sender_id, is_commit, created_at, body in sorted(window.collect()):

@@ -1,4 +1,4 @@
-"""Does the work of a run in the archive: finishes an active batch, erases, moves messages, and reclaims space."""
+"""The archive part of a run: finishes an active batch, erases messages, moves messages, and reclaims space."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
@@ -37,7 +37,7 @@ from spark.report import Report
 log = get_logger(__name__)
 
 
-_OF_LIBRARIES = (DeltaError, pyarrow.ArrowException, PySparkException, Py4JJavaError)
+_LIBRARY_ERRORS = (DeltaError, pyarrow.ArrowException, PySparkException, Py4JJavaError)
 
 
 class ArchiveRun:
@@ -52,7 +52,7 @@ class ArchiveRun:
         config: ArchiveConfig,
         keys: Callable[[], KeyStore],
     ) -> None:
-        """Open nothing yet.
+        """Store the parameters; nothing is opened yet.
 
         ``session``: returns the Spark session, and starts Spark if necessary. ``forget``: clears Spark's cache of
         tables, without starting it. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
@@ -70,9 +70,9 @@ class ArchiveRun:
         """Do the work in the archive, after the rules were applied to the hot store. Raises ArchiveRunError.
 
         ``done``: the report to add the results to. ``counted``: the keys of groups that it already counts as touched.
-        ``scope``: of the run. ``destroy``: destroys pending keys, and returns whether it succeeded.
+        ``scope``: the scope of the run. ``destroy``: destroys pending keys, and returns whether it succeeded.
         """
-        if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
+        if self._may_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
         try:
             if self._hot.read(moves.batch_under_way) is not None:
@@ -98,33 +98,33 @@ class ArchiveRun:
         except NotDurableError:
             raise  # the replaced files may be the only ones left
         except Exception as error:
-            self._sweep()  # not on other exceptions, which end the process: Java may still be writing
-            if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
+            self._sweep()  # not on other exceptions: they end the process, and Java may still be writing
+            if isinstance(error, _LIBRARY_ERRORS) or _is_file_error(error):
                 log.exception("archive_failed")
                 raise ArchiveRunError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._sweep()
 
-    def count(self, planned: Report, counted: Collection[int], made: Plan) -> None:
-        """Add to ``planned`` what a run would do. Changes nothing. Raises ArchiveRunError.
+    def count(self, planned: Report, counted: Collection[int], plan: Plan) -> None:
+        """Add the results of a dry run to ``planned``. Changes nothing. Raises ArchiveRunError.
 
-        ``counted``: as for ``run``. ``made``: the plan for the hot store: messages that it deletes do not move, and
+        ``counted``: as for ``run``. ``plan``: the plan for the hot store. Messages that it deletes do not move, and
         marks that it raises apply to the archive.
         """
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
-            left = self._hot.with_prepare(partial(self._leave_out, made))
-            planned.archived = Mover(left, self._table, "", self._living).count(self._config)
-        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
-        if plan and state:
-            planned.groups_touched += len({part.group_key for part in plan.parts}.difference(counted))
+            hot = self._hot.with_prepare(partial(self._leave_out, plan))
+            planned.archived = Mover(hot, self._table, "", self._living).count(self._config)
+        archive_plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, plan.risen)
+        if archive_plan and state:
+            planned.groups_touched += len({part.group_key for part in archive_plan.parts}.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(expiry.count(self._hot, self._table.path, plan, self._living()))
+                planned.counts.update(expiry.count(self._hot, self._table.path, archive_plan, self._living()))
 
-    def _leave_out(self, made: Plan, connection: sqlite3.Connection) -> None:
+    def _leave_out(self, plan: Plan, connection: sqlite3.Connection) -> None:
         self._hot.prepare(connection)
-        due.hide_planned(connection, made)
+        due.hide_planned(connection, plan)
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index. Changes nothing. Raises ArchiveRunError."""
@@ -140,7 +140,7 @@ class ArchiveRun:
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
         """Move a group's messages back into the hot store; return how many. Raises ArchiveRunError or RestoreError.
 
-        ``spare``: the bytes to leave free on the disk. ``is_forced``: also damaged messages, and those that would move
+        ``spare``: the bytes to leave free on the disk. ``is_forced``: even damaged messages, and those that would move
         again.
         """
         state = self._hot.read(moves.find_state)
@@ -180,13 +180,13 @@ class ArchiveRun:
         return Living(self._hot, self._keys)
 
     def _reclaim(self, done: Report) -> None:
-        """Reclaim space where it is worthwhile."""
+        """Reclaim the space of erased messages, where it is worthwhile."""
         self._open()
         before, size = self._hot.now - self._config.reclaim_after, self._bytes()
-        if found := reclaim.find(self._hot, self._table, before):
+        if reclaimable := reclaim.find(self._hot, self._table, before):
             self._change()
-            reclaim.drop(self._hot, self._table, found.dropped)
-            for partition in found.rewritten:
+            reclaim.drop(self._hot, self._table, reclaimable.dropped)
+            for partition in reclaimable.rewritten:
                 reclaim.rewrite(self._session(), self._hot, self._table, partition, self._living())
             self._sweep()
             done.archive_bytes_returned = max(0, size - self._bytes())
@@ -197,17 +197,17 @@ class ArchiveRun:
             self._open()  # raises if the table does not match: the copies may be the only ones left
             self._mover().drop_copies()
 
-    def _shall_move(self, scope: Scope) -> bool:
+    def _may_move(self, scope: Scope) -> bool:
         return scope.is_housekeeping and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._has_work():
+        if not self._may_move(scope) or not self._has_work():
             return
         for count in self._change().move(self._config):
             done.archived += count
 
     def _has_work(self) -> bool:
-        """Return whether any message is to be moved."""
+        """Return whether there are messages to move."""
         config, before = self._config, self._hot.now - self._config.after
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
@@ -264,18 +264,18 @@ class ArchiveRun:
         if state is None or not state.unerased:
             return
         self._open()
-        self._table.make_durable(state.version)  # what a run has written that failed
+        self._table.make_durable(state.version)  # the versions of a failed run
         hot.write(moves.note_version, self._table.version())
         reach("archive.before_erase")
         self._table.sweep()
         hot.write(moves.note_erased)
-        if hot.read(moves.batch_under_way) is None:  # otherwise the log still has to tell which version added it
+        if hot.read(moves.batch_under_way) is None:  # otherwise the log must still show which version added it
             self._table.clean_log()
         reach("archive.erased")
 
     @contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
-        """Context manager that maps errors of Spark, even the end of its Java, to an ArchiveRunError of one line."""
+        """Context manager that maps errors of Spark, including the end of Java, to an ArchiveRunError of one line."""
         try:
             yield
         except (PySparkException, Py4JError) as error:
@@ -285,6 +285,6 @@ class ArchiveRun:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())
 
 
-def _is_of_disk(error: Exception) -> bool:
+def _is_file_error(error: Exception) -> bool:
     """Return whether an error of delta-rs or of the system is about a file, not about a connection."""
     return isinstance(error, OSError) and not isinstance(error, ConnectionError)

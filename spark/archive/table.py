@@ -1,4 +1,4 @@
-"""Creates, opens, appends to and rewrites the archive's Delta table, and removes its old files.
+"""Manages the archive's Delta table: creates it, appends to it, rewrites it, and removes its old files.
 
 Only the holder of the run lock writes. Spark is used only to rewrite partitions: appended files are written by
 ``data_files.py``, and changes of the table's log by delta-rs.
@@ -41,7 +41,7 @@ _PROPERTIES = {
 }
 
 LOG_SECONDS = 3600
-"""How long log entries before the newest checkpoint are kept at least."""
+"""The minimum time for which log entries before the newest checkpoint are kept."""
 
 SMALL_BYTES = 16 * 1024 * 1024
 """The size below which a file is small."""
@@ -59,14 +59,14 @@ _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
 
 
 class NotDurableError(ArchiveRunError):
-    """The table may not be synced to the disk."""
+    """The table could not be synced to the disk."""
 
 
 class Table:
     """The table of one archive."""
 
     def __init__(self, session: Callable[[], SparkSession], path: Path) -> None:
-        """Open nothing yet. ``path``: the folder of the table, which may not exist.
+        """Store the parameters; nothing is opened yet. ``path``: the folder of the table, which may not exist.
 
         ``session``: returns the Spark session, and starts Spark if necessary.
         """
@@ -118,20 +118,20 @@ class Table:
             shutil.rmtree(self._log)
 
     def repair(self, state: ArchiveState, begun: int) -> Repaired:
-        """Roll back what a power failure left incomplete, see ``repair``. Raises ArchiveRunError.
+        """Roll back incomplete versions after a power failure, see ``repair``. Raises ArchiveRunError.
 
         If it changes anything, clear Spark's cache of tables.
         """
-        done = Repair(self.path, state, begun, self._are_sound).apply()
-        if done:
+        repaired = Repair(self.path, state, begun, self._are_sound).apply()
+        if repaired:
             sync(self._log)
-        return done
+        return repaired
 
     def _are_sound(self, files: Collection[Path]) -> bool:
         """Return whether the messages of readable ``files`` have correct checksums."""
-        found = (rows for path in files for rows in data_files.read(path))
+        tables = (rows for path in files for rows in data_files.read(path))
         try:
-            return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
+            return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in tables)
         except (
             KeyError,
             TypeError,
@@ -154,7 +154,7 @@ class Table:
         return DeltaTable(str(self.path)).version()
 
     def turn(self, archive_id: str) -> int:
-        """Return the number of the table's last turn; 0 if it has none."""
+        """Return the number of the table's last turn; 0 without turns."""
         return turn_of(DeltaTable(str(self.path)), archive_id)
 
     def begin_turn(self, archive_id: str, turn: int) -> None:
@@ -166,8 +166,8 @@ class Table:
         """Add a version to the table. Its entry has the number of its actions, to detect truncation."""
         table = DeltaTable(str(self.path))
         count = len(actions) + len(transactions)
-        told = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
-        table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=told)
+        properties = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
+        table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=properties)
 
     def read(self) -> DataFrame:
         """Return all rows of the table."""
@@ -178,7 +178,7 @@ class Table:
         return self.last_batch(archive_id) >= batch
 
     def last_batch(self, archive_id: str) -> int:
-        """Return the number of the last batch that was appended to the table; 0 if none was."""
+        """Return the number of the last batch that was appended to the table; 0 without batches."""
         return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
     def append(self, rows: pyarrow.Table, archive_id: str, batch: int) -> None:
@@ -193,12 +193,12 @@ class Table:
     def version_of_batch(self, archive_id: str, batch: int) -> int:
         """Return the version that added the messages of a batch. Raises ArchiveRunError if the log does not have it."""
         for version in range(self.version(), -1, -1):
-            if {"appId": archive_id, "version": batch}.items() <= _only(self._actions(version), "txn").items():
+            if {"appId": archive_id, "version": batch}.items() <= _find_action(self._actions(version), "txn").items():
                 return version
         raise ArchiveRunError(f"{self.path}: move {batch} is not in the log")
 
     def read_added(self, version: int) -> Iterator[tuple[Partition, pyarrow.Table]]:
-        """Yield the messages in the files that ``version`` added, some of a partition at a time.
+        """Yield the messages in the files that ``version`` added, in several tables for each partition.
 
         Raises ArchiveRunError.
         """
@@ -209,7 +209,7 @@ class Table:
                     yield (int(values[a.LIFETIME]), int(values[a.SPAN])), rows
 
     def make_durable(self, first: int) -> None:
-        """Sync the files and checkpoints of the versions from ``first`` on, which the libraries do not.
+        """Sync the files and checkpoints of the versions from ``first`` on. The libraries do not sync them.
 
         Raises NotDurableError; then do not remove the files that these versions replaced.
         """
@@ -245,7 +245,7 @@ class Table:
         return {partition for partition, each in sizes.items() if _is_crowded(each)}
 
     def rewrite(self, partition: Partition, rows: DataFrame) -> None:
-        """Replace a partition by ``rows``, in few files, ordered by group and number."""
+        """Replace the rows of a partition with ``rows``, in few files, ordered by group and number."""
         size = sum(file.size for file in data_files.stored(self.path) if file.partition == partition)
         files = max(1, -(-size // FILE_BYTES))
         ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
@@ -253,21 +253,21 @@ class Table:
         writer.option("replaceWhere", in_partitions([partition])).save(str(self.path))
 
     def sweep(self) -> None:
-        """Remove files that do not belong to the table, replaced or left by a crash."""
+        """Remove files that do not belong to the table: replaced ones, and those left by a crash."""
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
-        alive = set(uris["path"].to_pylist())
-        emptied = set[Path]()
+        table_paths = set(uris["path"].to_pylist())
+        changed_folders = set[Path]()
         for path in self.path.glob(DATA_FILES):
-            if path.relative_to(self.path).as_posix() not in alive:
+            if path.relative_to(self.path).as_posix() not in table_paths:
                 path.unlink()
-                emptied.add(path.parent)
+                changed_folders.add(path.parent)
                 reach("archive.file_removed")
         for folder in [*self.path.glob("lifetime=*/span=*"), *self.path.glob("lifetime=*")]:
             if not any(folder.iterdir()):
                 folder.rmdir()
-                emptied.discard(folder)
-                emptied.add(folder.parent)
-        for folder in emptied:  # otherwise a power failure could restore them after they were recorded as removed
+                changed_folders.discard(folder)
+                changed_folders.add(folder.parent)
+        for folder in changed_folders:  # otherwise a power failure could restore files that were recorded as removed
             sync(folder, follows_links=True)
 
     def clean_log(self) -> None:
@@ -275,20 +275,20 @@ class Table:
         pointer = self._log / POINTER
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
-        except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
+        except (FileNotFoundError, ValueError):  # no pointer, or an incomplete one after a crash: wait for the next one
             checkpoint = -1
-        behind, unfinished = [], []
+        old_entries, unfinished = [], []
         for path in self._log.iterdir():
             if is_recent(path.stat().st_mtime, time.time(), LOG_SECONDS):
                 continue
             if is_unfinished(path.name):
                 unfinished.append(path)
             elif (version := re.match(r"\.?(\d{20})\.", path.name)) and int(version[1]) < checkpoint:
-                behind.append(path)
-        if behind:
+                old_entries.append(path)
+        if old_entries:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*.parquet"), pointer, self._log]:
-                sync(path)  # from now on nothing else has their contents
-        for path in [*behind, *unfinished]:
+                sync(path)  # after this, nothing else has the contents of the old entries
+        for path in [*old_entries, *unfinished]:
             path.unlink()
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
@@ -300,10 +300,10 @@ class Table:
 
 
 def _is_crowded(sizes: Collection[int]) -> bool:
-    """Return whether to compact files of these sizes. The total cost stays proportional to the data added."""
+    """Return whether to compact files of these sizes. The total cost is proportional to the added data."""
     small = [size for size in sizes if size < SMALL_BYTES]
     return (len(small) > FEW_FILES and sum(small) * 4 >= sum(sizes)) or len(small) > MANY_FILES
 
 
-def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def _find_action(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((action[kind] for action in actions if kind in action), {})

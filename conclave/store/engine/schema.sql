@@ -292,9 +292,9 @@ BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
 
 -- Changes that are not yet in the purge ledger, a file outside this database: objects that were hidden, ended or deleted,
 -- and that a restore of an older copy must not bring back. Triggers write them in the transaction of the change, in any
--- process: see conclave/store/ledger/. `change`: never reused, even in a copy of the database. `kind`: the kind of the
--- changed object, whose state is written to the ledger. `subject`: the key of its row. `since`: for read receipts: the
--- ledger has the reader's timers up to this number.
+-- process: see conclave/store/ledger/. `change`: never reused; a copy of the database keeps the last number. `kind`: the
+-- kind of the changed object, whose state is written to the ledger. `subject`: the key of its row. `since`: for read
+-- receipts: the ledger has the reader's timers up to this number.
 CREATE TABLE ledger_changes (
     change INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, subject ANY NOT NULL,
     since INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, subject)) STRICT;
