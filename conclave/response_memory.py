@@ -25,14 +25,14 @@ has read, decreasing to 0.
 class PendingResponse:
     """A response that is being sent."""
 
-    __slots__ = ("_began", "_budget", "_left", "_size", "abort", "account", "held")
+    __slots__ = ("_began_at", "_budget", "_left", "_size", "abort", "account", "held")
 
     def __init__(
         self, budget: "Budget", account: bytes | None, size: int, left: Callable[[], int], abort: Callable[[], None]
     ) -> None:
         """Use ``Budget.waiting`` instead."""
         self._budget, self._size, self._left = budget, size, left
-        self._began = asyncio.get_running_loop().time()
+        self._began_at = asyncio.get_running_loop().time()
         self.account, self.abort = account, abort
         self.held = 0
 
@@ -42,7 +42,7 @@ class PendingResponse:
 
     def rate(self, now: float) -> float:
         """Return how many bytes a second the client reads, with the allowance for a new response."""
-        seconds = now - self._began
+        seconds = now - self._began_at
         allowance = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
         return (self._size - self._left() + allowance) / max(seconds, GRACE_SECONDS)
 
@@ -58,7 +58,7 @@ class Budget:
         """The number of aborted responses by reason: the limit of the account, or the total."""
         self.turn = asyncio.Semaphore(1)
         """Held while a thread writes a part of a list: one at a time."""
-        self._waiting: set[PendingResponse] = set()
+        self._responses: set[PendingResponse] = set()
         self._by_account: Counter[bytes | None] = Counter()
 
     @contextmanager
@@ -71,7 +71,7 @@ class Budget:
         aborts the connection.
         """
         response = PendingResponse(self, account, size, left, abort)
-        self._waiting.add(response)
+        self._responses.add(response)
         try:
             self.hold(response, held)
             yield response
@@ -80,19 +80,21 @@ class Budget:
 
     def hold(self, response: PendingResponse, size: int) -> None:
         """Count ``size`` bytes for a response. Abort the slowest responses if a limit is exceeded."""
-        if response not in self._waiting:
+        if response not in self._responses:
             return  # it was aborted
         self._count(response, size - response.held)
         while self._by_account[response.account] > self.size // ACCOUNT_DIVISOR:
-            own = [each for each in self._waiting if each.account == response.account]
-            if len(own) == 1:
+            account_responses = [each for each in self._responses if each.account == response.account]
+            if len(account_responses) == 1:
                 break
-            self._abort_slowest(own, "account")
+            self._abort_slowest(account_responses, "account")
         while self.used > self.size:
             # Candidates are all accounts that use at least half as much as the largest. Otherwise many accounts with
             # slightly less than a fast client would cause that client to be aborted.
             minimum = max(self._by_account.values()) / 2
-            self._abort_slowest([each for each in self._waiting if self._by_account[each.account] >= minimum], "memory")
+            self._abort_slowest(
+                [each for each in self._responses if self._by_account[each.account] >= minimum], "memory"
+            )
 
     def _count(self, response: PendingResponse, change: int) -> None:
         self.used += change
@@ -109,8 +111,8 @@ class Budget:
         slowest.abort()
 
     def _release(self, response: PendingResponse) -> None:
-        if response in self._waiting:
-            self._waiting.remove(response)
+        if response in self._responses:
+            self._responses.remove(response)
             self._count(response, -response.held)
             if not self._by_account[response.account]:
                 del self._by_account[response.account]

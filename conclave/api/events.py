@@ -33,11 +33,11 @@ async def stream(request: web.Request) -> web.StreamResponse:
         undo.callback(events.remove, listener)
         pending_stream = on_exit.enter_context(notifier.opening(listener))
         # The stream is notified of the session's end only from here on: it may have ended since authentication.
-        missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
-        if missed is None:
+        missed_redactions = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
+        if missed_redactions is None:
             raise TokenExpiredError
         await response.prepare(request)
-        notifier.catch_up(pending_stream, missed)
+        notifier.catch_up(pending_stream, missed_redactions)
         listener.begin(request)
         notifier.opened(pending_stream)
         undo.pop_all()
@@ -45,7 +45,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format in the query, or else that of the session's token."""
+    """Return the format that the query names, or else the format of the session's token."""
     name = read_query(request, Listen).format
     if name:
         return Format[name.upper()]

@@ -84,10 +84,10 @@ async def update(request: web.Request) -> web.Response:
         min_lifetime_seconds=body.min_lifetime_seconds if body.update_min_lifetime else None,
     )
     needs_rehearsal = body.dry_run or changes.concern_retention
-    expiring = await rehearse(request, group_id, changes) if needs_rehearsal else NOTHING
+    totals = await rehearse(request, group_id, changes) if needs_rehearsal else NOTHING
     if not body.dry_run:
         await change_group(request, group_id, changes)
-    return reply(request, {"messages_expiring": expiring.messages, "oldest_expiring": expiring.oldest})
+    return reply(request, {"messages_expiring": totals.messages, "oldest_expiring": totals.oldest})
 
 
 async def delete(request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 import re
 
 ADVICE = ": see docs/operations/archive.md#a-damaged-file"
-"""Appended to errors about damaged files: the documentation of what to do."""
+"""Appended to errors about damaged files. The page describes the remedy."""
 
 _CAUSE = re.compile(r"Caused by: (?:java\.(?:io|nio\.file)|org\.apache\.parquet)\.(?:\w+\.)*(\w+): ([^\n]+)")
 """A cause in a Java error. The last cause names a disk error or a damaged file."""
@@ -28,8 +28,8 @@ class UnreadableArchiveError(Exception):
 def one_line(error: Exception) -> str:
     """Return the text of an error as one line.
 
-    For a Java error: the cause, if it is a disk error or a damaged file, otherwise its first line; both if a file could
-    not be read, since the first line names the file. For delta-rs: all lines. For others: the first line.
+    For a Java error: its cause if that is a disk error or a damaged file, otherwise its first line. Both if a file
+    could not be read, since the first line names the file. For delta-rs: all lines. For other errors: the first line.
     """
     text = str(error).strip()
     java, causes = _JAVA_ERROR.match(text), _CAUSE.findall(text)

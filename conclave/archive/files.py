@@ -39,7 +39,7 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
 
 
 def log_fault(entries: Path) -> str:
-    """Return in one line which entry of a log is damaged, the newest first, or "". Raises OSError."""
+    """Return in one line which entry of a log is damaged, or "". Newest entries are checked first. Raises OSError."""
     try:
         for entry in sorted(entries.glob("*.json"), reverse=True):
             for _ in actions_of(entry):
@@ -50,10 +50,10 @@ def log_fault(entries: Path) -> str:
 
 
 def file_values(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values that the table's log has for each data file. ``names``: columns of ``actions``.
+    """Yield the values of each data file in the table's log. ``names``: columns of ``actions``.
 
-    ``actions``: the result of ``get_add_actions(flatten=True)``. A value is None if the log lacks it, as for files that
-    another program wrote.
+    ``actions``: the result of ``get_add_actions(flatten=True)``. A value is None if the log does not have it, for
+    example for files that another program wrote.
     """
     import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
 
@@ -66,6 +66,6 @@ def file_values(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]
 def is_recent(at: float, now: float, seconds: float) -> bool:
     """Return whether a file with the timestamp ``at`` is younger than ``seconds`` at the second ``now``.
 
-    A timestamp further in the future comes from a wrong clock that was corrected since, and does not count as recent.
+    A timestamp further in the future comes from a wrong clock, and does not count as recent.
     """
     return abs(now - at) < seconds

@@ -1,4 +1,4 @@
-"""Checks the archive without Spark: each message by its checksum, and the totals by the database's index.
+"""Checks the archive without Spark: the checksum of each message, and the totals in the database's index.
 
 Differences between the archive and the index are reported as lines of text.
 """
@@ -33,27 +33,29 @@ Key = tuple[int, int, int]
 def compare(
     index: Mapping[Key, PartRow], found: Mapping[Key, PartRow], altered: Mapping[Key, int]
 ) -> dict[Key, list[str]]:
-    """Return the differences by index row; rows without differences are omitted.
+    """Return the differences by index row. Rows without differences are omitted.
 
     ``found``: the rows computed from the table. ``altered``: how many messages have a wrong checksum.
     """
-    faults = {key: _of_row(index.get(key), found.get(key), altered.get(key, 0)) for key in index.keys() | found.keys()}
+    faults = {
+        key: _row_faults(index.get(key), found.get(key), altered.get(key, 0)) for key in index.keys() | found.keys()
+    }
     return {key: faults[key] for key in sorted(faults) if faults[key]}
 
 
-def _of_row(indexed: PartRow | None, row: PartRow | None, altered: int) -> list[str]:
-    if row is None:
+def _row_faults(indexed: PartRow | None, found: PartRow | None, altered: int) -> list[str]:
+    if found is None:
         return [f"all {indexed.message_count:,} messages are missing"] if indexed else []
     if indexed is None:
-        return [f"{row.message_count:,} messages are not in the index"]
+        return [f"{found.message_count:,} messages are not in the index"]
     faults = []
     if altered:
         faults.append(f"{altered:,} messages are damaged: their checksums differ")
-    if row.message_count != indexed.message_count:
-        faults.append(f"{row.message_count:,} messages, but the index has {indexed.message_count:,}")
-    elif row.checksum != indexed.checksum and not altered:
+    if found.message_count != indexed.message_count:
+        faults.append(f"{found.message_count:,} messages, but the index has {indexed.message_count:,}")
+    elif found.checksum != indexed.checksum and not altered:
         faults.append("the messages are not those that were archived: the total checksum differs")
-    if not faults and not _covers(indexed, row):
+    if not faults and not _covers(indexed, found):
         faults.append("the bounds in the index are too narrow, so readers may miss messages")
     return faults
 
@@ -71,11 +73,11 @@ def _covers(indexed: PartRow, row: PartRow) -> bool:
 
 def group_names(connection: sqlite3.Connection, group_keys: Collection[int]) -> dict[int, str]:
     """Return names of groups for reports, by key."""
-    found = {}
+    names = {}
     for group_key in group_keys:
         row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-        found[group_key] = f"group {UUID(bytes=row[0])}" if row else f"deleted group (key {group_key})"
-    return found
+        names[group_key] = f"group {UUID(bytes=row[0])}" if row else f"deleted group (key {group_key})"
+    return names
 
 
 def partition_name(key: Key) -> str:
@@ -98,21 +100,21 @@ _SUMMARY = (
 
 def altered_in(path: Path) -> Counter[int]:
     """Return how many messages of a data file have a wrong checksum, by group. Raises UnreadableArchiveError."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     try:
         with parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
                     *columns, stored = (batch.column(name).to_pylist() for name in _COLUMNS)
-                    for key, computed, was in zip(
+                    for key, computed, expected in zip(
                         columns[0], checksums(zip(*columns, strict=True)), stored, strict=True
                     ):
-                        if computed != was:
-                            found[key] += 1
-    # Damaged bytes may decode to missing columns and values.
+                        if computed != expected:
+                            counts[key] += 1
+    # Damaged bytes may decode to missing columns or values.
     except (pyarrow.ArrowException, OSError, KeyError, TypeError, struct.error) as error:
         raise UnreadableArchiveError(one_line(error)) from error
-    return found
+    return counts
 
 
 def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]:
@@ -125,9 +127,9 @@ def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]
     try:
         query = by_rows(open_table(folder))
         found = (PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist())
-        for _, both in groupby(merge(_keyed(index, 0), _keyed(found, 1)), key=itemgetter(0)):
+        for _, rows in groupby(merge(_with_keys(index, 0), _with_keys(found, 1)), key=itemgetter(0)):
             sides: tuple[dict[Key, PartRow], dict[Key, PartRow]] = {}, {}
-            for _, side, row in both:
+            for _, side, row in rows:
                 sides[side][row.group_key, row.lifetime, row.span] = row
             faults |= compare(*sides, {})
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
@@ -135,5 +137,5 @@ def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]
     return faults
 
 
-def _keyed(rows: Iterable[PartRow], side: int) -> Iterator[tuple[Key, int, PartRow]]:
+def _with_keys(rows: Iterable[PartRow], side: int) -> Iterator[tuple[Key, int, PartRow]]:
     return (((row.group_key, row.span, row.lifetime), side, row) for row in rows)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from conclave.retention.policy import KEEP
 
 ID_PROPERTY = "conclave.archiveId"
-"""The table property that names the store whose archive this is."""
+"""The table property with the id of the store that owns the archive."""
 
 DAY = 86_400
 """The seconds of a day."""
@@ -26,10 +26,10 @@ FILE_BYTES = 64 * 1024 * 1024
 """The target size of a data file."""
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
-"""The size of a row group, the least that a reader of one group's messages has to read."""
+"""The size of a row group, which is the minimum that a reader of one group's messages reads."""
 
 PAGE_ROWS = 1000
-"""The most messages of a Parquet page. Small pages limit what a reader of one group has to decode."""
+"""The maximum messages of a Parquet page. Small pages limit the data that a reader of one group has to decode."""
 
 SPANS = 32
 """The target number of spans in a class. The limit KEEP_WIDTH takes precedence."""
@@ -54,7 +54,7 @@ def span_of(lifetime: int, created_at: int) -> int:
 def in_partitions(partitions: Iterable[tuple[int, int]], prefix: str = "") -> str:
     """Return the SQL condition for messages in any of ``partitions``: pairs of lifetime and span.
 
-    It uses literals, so that files of other partitions are not opened. ``prefix``: of column names.
+    It uses literals, so that files of other partitions are not opened. ``prefix``: prepended to column names.
     """
     spans: dict[int, list[int]] = {}
     for lifetime, span in sorted(partitions):
@@ -77,7 +77,7 @@ class DamagedMessageError(Exception):
     """A message has a wrong checksum. The text of the error is its sequence number."""
 
     def __init__(self, sequence_num: int) -> None:
-        """``sequence_num``: of the message."""
+        """``sequence_num``: the number of the message."""
         super().__init__(str(sequence_num))
         self.sequence_num = sequence_num
 
@@ -93,10 +93,10 @@ def checksums(messages: Iterable[ChecksumInput]) -> Iterator[int]:
     long, flags = _LONG.pack, (_INT.pack(0), _INT.pack(1))
     for group_key, sequence_num, sender_id, is_commit, created_at, body in messages:
         # The hash of each column is the seed for the next one.
-        found = digest(long(sequence_num), digest(long(group_key), _SEED))
-        found = digest(flags[is_commit], digest(sender_id, found))
-        found = digest(body, digest(long(created_at), found))
-        yield found - _WRAP if found >= _HALF else found
+        value = digest(long(sequence_num), digest(long(group_key), _SEED))
+        value = digest(flags[is_commit], digest(sender_id, value))
+        value = digest(body, digest(long(created_at), value))
+        yield value - _WRAP if value >= _HALF else value
 
 
 def checksum(

@@ -19,7 +19,7 @@ def find(
     number: int,
     partitions: Sequence[tuple[int, int]],
 ) -> MessageFacts | None:
-    """Return the message ``number`` of a group; None if the archive does not have it.
+    """Return the message ``number`` of a group; None if it is not in the archive.
 
     ``path``: the table's folder. ``read_state``: reads the state of the table from the database. ``partitions``: class
     and span of the partitions to search. Raises ArchiveReadError.

@@ -2,7 +2,7 @@
 
 The archive is a Delta Lake table that cleanup writes in another process. The table stays open at one version. It is
 updated when the hot store has a later version, and when a read fails because cleanup has removed replaced files. It is
-opened again after each run that changed it, since a run after a power failure may roll back versions.
+opened again after each run that has changed the table, since a run after a power failure may roll back versions.
 
 The checksum of each message is verified before it is served.
 
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MAX_DAMAGED = 8
-"""The most damaged files to check again every 10 seconds."""
+"""The maximum number of damaged files that are checked again every 10 seconds."""
 
 TRIES = 5
-"""How many times to try a read. It fails if cleanup removes files meanwhile, which cleanup does less often."""
+"""How many times to try a read. A try fails if cleanup removes files at the same time, which happens less often."""
 
 PAUSE_SECONDS = 0.01
 """The third try waits for 0.04 s, and each further try twice as long: 0.28 s in total."""
@@ -63,7 +63,7 @@ _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
     # Decode bodies only of matching rows, not of whole data pages.
     "datafusion.execution.parquet.pushdown_filters": "true",
-    # The most rows of a batch: bodies may be large.
+    # The maximum rows of a batch: bodies may be large.
     "datafusion.execution.batch_size": "256",
 }
 
@@ -80,7 +80,7 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True)
 class _OpenTable:
-    """A snapshot, and the last turn in the hot store when it was opened."""
+    """A snapshot, with the last turn in the hot store at the time it was opened."""
 
     snapshot: Snapshot
     turn: int
@@ -94,9 +94,9 @@ class Archive:
     """The archive of one server process. Opens the table and loads libraries on the first read."""
 
     def __init__(self, folder: Path, hot: Path, health: Health, keys: KeyStore | None = None) -> None:
-        """``folder``: of the table. ``hot``: the file of the hot store. ``health``: for faults of reads.
+        """``folder``: the table's folder. ``hot``: the file of the hot store. ``health``: gets faults of reads.
 
-        ``keys``: of the messages, None if they are stored in plaintext.
+        ``keys``: the keys of the messages; None if they are stored in plaintext.
         """
         self._keys = keys
         self._folder = folder
@@ -111,24 +111,24 @@ class Archive:
         self._damaged: dict[str, Window] = {}
         """The window to read to check each damage again, by its text in the health report."""
 
-    async def read(self, stretch: Stretch, limit: int, taken: int = 0) -> WindowResult:
+    async def read(self, stretch: Stretch, limit: int, page_bytes: int = 0) -> WindowResult:
         """Return the first ``limit`` messages of ``stretch``, ascending.
 
-        ``taken``: the bytes of bodies that the page already has. Returns fewer messages if the page would exceed
-        PAGE_BYTES, but at least one if ``taken`` is 0. Raises ArchiveError.
+        ``page_bytes``: the bytes of bodies that the page already has. Returns fewer messages if the page would exceed
+        PAGE_BYTES, but at least one if ``page_bytes`` is 0. Raises ArchiveError.
         """
-        return await self._in_thread(self._read, stretch, limit, taken)
+        return await self._in_thread(self._read, stretch, limit, page_bytes)
 
     async def find(self, stretch: Stretch) -> MessageFacts | None:
         """Return the only message of ``stretch`` without its body; None if it is erased. Raises ArchiveError."""
         return await self._in_thread(self._find, stretch)
 
-    async def tally(self, sought: ArchiveCount) -> MessageTotals:
-        """Count the messages of ``sought``. Raises ArchiveError."""
-        return await self._in_thread(self._tally, sought)
+    async def tally(self, archive_count: ArchiveCount) -> MessageTotals:
+        """Count the messages of ``archive_count``. Raises ArchiveError."""
+        return await self._in_thread(self._tally, archive_count)
 
     async def warm_up(self) -> None:
-        """Open the table so that the first read is fast, and check known damage again. Raises ArchiveError."""
+        """Open the table, so that the first read is fast, and check known damage again. Raises ArchiveError."""
         await self._in_thread(self._warm_up)
 
     async def is_missing(self) -> bool:
@@ -136,7 +136,7 @@ class Archive:
         return not await asyncio.get_running_loop().run_in_executor(self._threads, self._has_log)
 
     async def close(self) -> None:
-        """Wait for running reads, and start no new ones."""
+        """Wait for running reads, and start no new reads."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:
@@ -166,65 +166,68 @@ class Archive:
             raise ArchiveError(f"{self._folder}: there is no table; is its disk mounted?")
         state = self._known()
         self._with_table(state.version, state.turn, lambda _: None)
-        left = ""
+        first_error = ""
         for fault, window in [*self._damaged.items()]:
             try:
-                found = self._read_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
+                window_result = self._read_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
             except ArchiveError as error:
-                left = left or str(error)
+                first_error = first_error or str(error)
             else:
-                if not found.has_skipped_rows:
+                if not window_result.has_skipped_rows:
                     self._damaged.pop(fault, None)  # the file was restored, or the messages were erased
-        if left:
-            raise ArchiveError(left)
+        if first_error:
+            raise ArchiveError(first_error)
 
-    def _read(self, stretch: Stretch, limit: int, taken: int) -> WindowResult:
-        found: list[MessageRow] = []
-        after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - taken), 1
-        while after < stretch.border and len(found) < limit:
-            last = estimate_last(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
-            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
+    def _read(self, stretch: Stretch, limit: int, page_bytes: int) -> WindowResult:
+        rows: list[MessageRow] = []
+        after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - page_bytes), 1
+        while after < stretch.border and len(rows) < limit:
+            last = estimate_last(stretch.parts, after, stretch.border, effort * (limit - len(rows)), effort * room)
+            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(rows))
             if window.parts:
-                least = 0 if taken or found else 1
-                more = self._read_window(window, partial(window.read, room=room, least=least))
-                found += self._decrypted(stretch, more.messages)
-                room -= sum(len(message.mls_message) for message in more.messages)
-                if more.full and (found or taken):
-                    return WindowResult(found, full=True)
-                if more.full or len(more.messages) == window.limit:  # some may have been erased meanwhile: continue
-                    last = more.messages[-1].sequence_num
+                least = 0 if page_bytes or rows else 1
+                window_result = self._read_window(window, partial(window.read, room=room, least=least))
+                rows += self._decrypted(stretch, window_result.messages)
+                room -= sum(len(message.mls_message) for message in window_result.messages)
+                if window_result.full and (rows or page_bytes):
+                    return WindowResult(rows, full=True)
+                # Continue after the last message: some may have been erased in between.
+                if window_result.full or len(window_result.messages) == window.limit:
+                    last = window_result.messages[-1].sequence_num
             # The index also counts hidden messages, so search a larger range each time.
             after, effort = last, effort * 2
-        return WindowResult(found, full=len(found) == limit)
+        return WindowResult(rows, full=len(rows) == limit)
 
-    def _decrypted(self, stretch: Stretch, found: list[MessageRow]) -> list[MessageRow]:
-        """Return the messages decrypted, without those whose key was erased meanwhile."""
-        shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
-        numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
+    def _decrypted(self, stretch: Stretch, rows: list[MessageRow]) -> list[MessageRow]:
+        """Return the messages decrypted, without those whose key has been erased."""
+        with_body = [each for each in rows if each.sequence_num not in stretch.taken_back]  # the others have no body
+        numbers, stored = [each.sequence_num for each in with_body], [each.mls_message for each in with_body]
         try:
-            bodies_of = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
+            plaintexts = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
-        of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}
-        of |= zip(numbers, bodies_of, strict=True)
-        return [each._replace(mls_message=body) for each in found if (body := of[each.sequence_num]) is not None]
+        body_by_number: dict[int, bytes | None] = {each.sequence_num: b"" for each in rows}
+        body_by_number |= zip(numbers, plaintexts, strict=True)
+        return [
+            each._replace(mls_message=body) for each in rows if (body := body_by_number[each.sequence_num]) is not None
+        ]
 
     def _read_window(self, window: Window, read: Callable[[Snapshot], WindowResult]) -> WindowResult:
         """Read a window. Damage stays a fault until the window is read without damage."""
         stretch = window.stretch
         try:
-            found = self._with_table(stretch.version, stretch.turn, read)
+            window_result = self._with_table(stretch.version, stretch.turn, read)
         except DamagedMessageError as error:
             reason = f"message {error} of the group {self._id_of(stretch.group_key)} is damaged"
             around = _around(stretch, error.sequence_num)
             raise ArchiveError(self._note_damage(around, f"{self._folder}: {reason}")) from error
         except DamagedFileError as error:
             raise ArchiveError(self._note_damage(window, str(error))) from error
-        if found.has_skipped_rows:
+        if window_result.has_skipped_rows:
             where = ", ".join(sorted({f"lifetime={part.lifetime}/span={part.span}" for part in window.parts}))
             reason = f"a file has damaged statistics for messages of the group {self._id_of(stretch.group_key)}"
             self._note_damage(window, f"{self._folder}: {reason}, in {where}; the messages are served")
-        return found
+        return window_result
 
     def _note_damage(self, window: Window, fault: str) -> str:
         """Report a fault to health until the window is read without damage. Return the fault with ADVICE."""
@@ -252,8 +255,10 @@ class Archive:
         except DamagedFileError as error:
             raise ArchiveError(self._note_damage(window, str(error))) from error
 
-    def _tally(self, sought: ArchiveCount) -> MessageTotals:
-        return self._with_table(sought.stretch.version, sought.stretch.turn, lambda table: totals(table.quick, sought))
+    def _tally(self, archive_count: ArchiveCount) -> MessageTotals:
+        return self._with_table(
+            archive_count.stretch.version, archive_count.stretch.turn, lambda table: totals(table.quick, archive_count)
+        )
 
     def _with_table(self, version: int, turn: int, read: Callable[[Snapshot], T]) -> T:
         """Call ``read`` with the table at ``version`` or later, and retry after a refresh if that fails.
@@ -280,17 +285,17 @@ class Archive:
 
         ``failed``: a read has failed, so open the table again. ``exact``: open exactly ``version`` in that case.
         """
-        known = self._open
-        if known is None or known.is_outdated(version, turn) or failed:
+        current = self._open
+        if current is None or current.is_outdated(version, turn) or failed:
             with self._refreshing:
-                known = self._refresh(version, turn, failed=failed, exact=exact)
-        return known.snapshot
+                current = self._refresh(version, turn, failed=failed, exact=exact)
+        return current.snapshot
 
     def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _OpenTable:
-        known, table = self._open, self._table
-        if known and not known.is_outdated(version, turn) and not failed:
-            return known  # another thread has refreshed it meanwhile
-        can_update = table is not None and known is not None and known.turn >= turn and not failed
+        current, table = self._open, self._table
+        if current and not current.is_outdated(version, turn) and not failed:
+            return current  # another thread has already refreshed it
+        can_update = table is not None and current is not None and current.turn >= turn and not failed
         if table is not None and can_update:
             table.update_incremental()
         if table is None or not can_update or table.version() < version:
@@ -320,6 +325,6 @@ class Archive:
 
 def _around(stretch: Stretch, number: int) -> Window:
     """Return the window to read to check a damaged message again."""
-    # The damaged value may be its number, which then is in no part.
+    # If the damaged value is its number, no part may contain that number.
     parts = parts_between(stretch.parts, number - 1, number) or stretch.parts
     return Window(stretch, parts, number - 1, number, 1)

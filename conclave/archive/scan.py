@@ -26,12 +26,12 @@ COLUMNS = "sequence_num, sender_id, mls_message, created_at"
 """
 
 
-def estimate_last(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
-    """Estimate up to which number to search for ``wanted`` messages, or ``room`` bytes of bodies, after ``after``.
+def estimate_last(parts: Sequence[Part], after: int, border: int, count: int, room: int) -> int:
+    """Estimate up to which number to search for ``count`` messages, or ``room`` bytes of bodies, after ``after``.
 
-    At most ``border``. Exact if no number is missing and all bodies have the same size; otherwise it may be too low.
+    At most ``border``. Exact if no number is missing and all bodies have the same size; otherwise possibly too low.
     """
-    messages, size = float(wanted), float(room)
+    messages, size = float(count), float(room)
     for part in parts:
         first = max(part.first_seq, after + 1)
         if first > part.last_seq or not part.message_count:  # an aborted run has erased all of it
@@ -39,11 +39,11 @@ def estimate_last(parts: Sequence[Part], after: int, border: int, wanted: int, r
         density = part.message_count / (part.last_seq - part.first_seq + 1)
         mean_bytes = max(1.0, part.body_bytes / part.message_count)
         needed = max(1.0, min(messages, size / mean_bytes))
-        held = (part.last_seq - first + 1) * density
-        if held >= needed:
+        available = (part.last_seq - first + 1) * density
+        if available >= needed:
             return min(border, first - 1 + math.ceil(needed / density))
-        messages -= held
-        size -= held * mean_bytes
+        messages -= available
+        size -= available * mean_bytes
     return border
 
 
@@ -57,18 +57,18 @@ def max_between(parts: Sequence[Part], after: int, last: int) -> int:
 
     ``parts``: ordered by first number; they may overlap.
     """
-    count, seen = 0, after
+    count, counted_to = 0, after
     for part in parts:
-        first, end = max(part.first_seq, seen + 1), min(part.last_seq, last)
+        first, end = max(part.first_seq, counted_to + 1), min(part.last_seq, last)
         if first <= end:
-            count, seen = count + end - first + 1, end
+            count, counted_to = count + end - first + 1, end
     return count
 
 
 def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first_only: int | None = None) -> str:
     """Return the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
 
-    ``first_only``: select only so many, in order; None: all, in any order.
+    ``first_only``: select only this number of messages, in order; None: select all, in any order.
     """
     return (
         f"SELECT {COLUMNS}, {stretch.visibility.kept} AS is_kept, is_commit, checksum FROM archive"
@@ -105,13 +105,13 @@ def facts(stretch: Stretch) -> str:
     return f"SELECT created_at, sender_id, is_commit FROM archive WHERE {where}"
 
 
-def _count_query(sought: ArchiveCount) -> str:
-    return f"SELECT {sought.aggregates.sql} FROM archive WHERE {hidden(sought)}"
+def _count_query(archive_count: ArchiveCount) -> str:
+    return f"SELECT {archive_count.aggregates.sql} FROM archive WHERE {hidden(archive_count)}"
 
 
-def hidden(sought: ArchiveCount) -> str:
-    """Return the condition for the messages of ``sought``."""
-    stretch, horizon = sought.stretch, sought.horizon
+def hidden(archive_count: ArchiveCount) -> str:
+    """Return the condition for the messages of ``archive_count``."""
+    stretch, horizon = archive_count.stretch, archive_count.horizon
     aged = f"created_at < {horizon.before:d} AND NOT {horizon.is_kept(str(horizon.commits_above))}"
     return (
         f"{_where(stretch, stretch.parts, stretch.after, stretch.border)}"
@@ -131,8 +131,8 @@ def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> st
 
 def _without_taken_back(stretch: Stretch, after: int, last: int) -> str:
     """Return the condition that excludes taken back messages in the range, unless they are included."""
-    left_out = () if stretch.include_redacted else sorted(n for n in stretch.taken_back if after < n <= last)
-    return f" AND sequence_num NOT IN ({', '.join(map(str, left_out))})" if left_out else ""
+    excluded = () if stretch.include_redacted else sorted(n for n in stretch.taken_back if after < n <= last)
+    return f" AND sequence_num NOT IN ({', '.join(map(str, excluded))})" if excluded else ""
 
 
 BY_ROWS = {
@@ -164,14 +164,14 @@ def batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
         yield from reader
 
 
-def totals(query: "QueryBuilder", sought: ArchiveCount) -> MessageTotals:
-    """Count the messages of ``sought``. Raises what ``batches`` raises."""
-    (row,) = (row for batch in batches(query, _count_query(sought)) for row in batch.to_pylist())
-    return sought.aggregates.totals(row.values())
+def totals(query: "QueryBuilder", archive_count: ArchiveCount) -> MessageTotals:
+    """Count the messages of ``archive_count``. Raises the errors of ``batches``."""
+    (row,) = (row for batch in batches(query, _count_query(archive_count)) for row in batch.to_pylist())
+    return archive_count.aggregates.totals(row.values())
 
 
 CONCURRENT_READS = 2
-"""The most concurrent reads of the archive, so as to leave most processors to other requests."""
+"""The maximum number of concurrent reads of the archive, which leaves most processors to other requests."""
 
 _ENVIRONMENT = {
     "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),

@@ -55,7 +55,7 @@ class MessageRange:
 
 @dataclass(frozen=True)
 class _DataFile:
-    """A data file with its values in the table's log. None: unknown, since another program wrote the file."""
+    """A data file with its values from the table's log. A value is None if another program wrote the file."""
 
     path: Path
     rows: int | None
@@ -65,9 +65,9 @@ class _DataFile:
     last: int | None
     """The least and greatest numbers of its messages."""
 
-    def may_have(self, wanted: MessageRange) -> bool:
-        return _overlap(self.min_group, self.max_group, wanted.group_key, wanted.group_key) and _overlap(
-            self.first, self.last, wanted.after + 1, wanted.last
+    def may_have(self, message_range: MessageRange) -> bool:
+        return _overlap(self.min_group, self.max_group, message_range.group_key, message_range.group_key) and _overlap(
+            self.first, self.last, message_range.after + 1, message_range.last
         )
 
 
@@ -79,23 +79,23 @@ class Snapshot:
     """The table at ``version``."""
 
     def __init__(self, folder: Path, table: "DeltaTable", settings: dict[str, str]) -> None:
-        """``settings``: of DataFusion."""
+        """``settings``: the settings of DataFusion."""
         self.version = table.version()
         self._folder, self._table, self._settings = folder, table, settings
         self._added = table.get_add_actions(flatten=True)
         self.quick = self._query({})
         """Skips rows by statistics of files, which have no checksum."""
 
-    def count(self, wanted: MessageRange) -> int:
+    def count(self, message_range: MessageRange) -> int:
         """Return how many messages are in the range, visible or not, verifying the checksums of pages.
 
         Raises DamagedFileError, or OSError if a file cannot be read or a run has replaced it.
         """
         import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
 
-        files = (file for partition in sorted(wanted.partitions) for file in self._files.get(partition, ()))
+        files = (file for partition in sorted(message_range.partitions) for file in self._files.get(partition, ()))
         try:
-            return sum(_count_in(file, wanted) for file in files if file.may_have(wanted))
+            return sum(_count_in(file, message_range) for file in files if file.may_have(message_range))
         finally:
             pyarrow.default_memory_pool().release_unused()  # it would keep 10 MB
 
@@ -107,13 +107,13 @@ class Snapshot:
         """
         query = self._query(BY_ROWS)
         if self._table.version() != self.version:
-            raise StaleSnapshotError("the table has changed meanwhile")
+            raise StaleSnapshotError("the table has changed in between")
         return query
 
-    def _query(self, changed: dict[str, str]) -> "QueryBuilder":
+    def _query(self, overrides: dict[str, str]) -> "QueryBuilder":
         from deltalake import QueryBuilder  # noqa: PLC0415 - loaded only if there is an archive
 
-        return QueryBuilder(self._settings | changed).register("archive", self._table)
+        return QueryBuilder(self._settings | overrides).register("archive", self._table)
 
     @cached_property
     def _files(self) -> dict[tuple[int, int], list[_DataFile]]:
@@ -123,7 +123,7 @@ class Snapshot:
         return files
 
 
-def _count_in(file: _DataFile, wanted: MessageRange) -> int:
+def _count_in(file: _DataFile, message_range: MessageRange) -> int:
     """Return how many messages of the range a file has. Raises DamagedFileError and OSError.
 
     Does not use statistics. The row counts of the footer, the columns and the table's log must agree.
@@ -132,12 +132,17 @@ def _count_in(file: _DataFile, wanted: MessageRange) -> int:
     from pyarrow import parquet  # noqa: PLC0415 - as above
 
     # As scalars: for a Python number, pyarrow tries to import pandas each time.
-    bounds = [pyarrow.scalar(each, pyarrow.int64()) for each in (wanted.group_key, wanted.after, wanted.last)]
-    bounds.append(pyarrow.array(wanted.excluded, pyarrow.int64()))
+    bounds = [
+        pyarrow.scalar(each, pyarrow.int64())
+        for each in (message_range.group_key, message_range.after, message_range.last)
+    ]
+    bounds.append(pyarrow.array(message_range.excluded, pyarrow.int64()))
     try:
-        with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as opened:
-            expected = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-            counts = [_counts_in(opened, number, bounds) for number in range(opened.num_row_groups)]
+        with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as parquet_file:
+            expected = [
+                parquet_file.metadata.row_group(number).num_rows for number in range(parquet_file.num_row_groups)
+            ]
+            counts = [_counts_in(parquet_file, number, bounds) for number in range(parquet_file.num_row_groups)]
     except pyarrow.ArrowMemoryError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
@@ -146,32 +151,32 @@ def _count_in(file: _DataFile, wanted: MessageRange) -> int:
         ):  # an error of the system; pyarrow's errors of damage have no errno
             raise
         raise DamagedFileError(f"{file.path}: {one_line(error)}") from error
-    read, matching = [each[0] for each in counts], sum(each[1] for each in counts)
-    if read != expected or file.rows not in (None, sum(expected)):
+    read_rows, matching = [each[0] for each in counts], sum(each[1] for each in counts)
+    if read_rows != expected or file.rows not in (None, sum(expected)):
         total = sum(expected) if file.rows is None else file.rows
-        raise DamagedFileError(f"{file.path}: has {sum(read):,} messages instead of {total:,}")
+        raise DamagedFileError(f"{file.path}: has {sum(read_rows):,} messages instead of {total:,}")
     return matching
 
 
-def _counts_in(opened: Any, number: int, bounds: list[Any]) -> tuple[int, int]:
+def _counts_in(parquet_file: Any, number: int, bounds: list[Any]) -> tuple[int, int]:
     """Return how many rows a row group has, and how many match. Raises pyarrow's errors and ValueError.
 
     ``bounds``: the group, ``after``, ``last`` and the excluded numbers, as pyarrow values.
     """
     from pyarrow import compute  # noqa: PLC0415 - loaded only if there is an archive
 
-    rows = _columns_of(opened, number, _KEY_COLUMNS)
+    rows = _columns_of(parquet_file, number, _KEY_COLUMNS)
     numbers = rows["sequence_num"].filter(compute.equal(rows["group_key"], bounds[0]))
     above, up_to = compute.greater(numbers, bounds[1]), compute.less_equal(numbers, bounds[2])
     counts = compute.and_not(compute.and_(above, up_to), compute.is_in(numbers, bounds[3]))
     matching = compute.sum(counts).as_py() or 0  # the sum of no rows is None
     if matching:
-        rows = _columns_of(opened, number, _FILTER_COLUMNS)  # verifies the checksums of these pages
+        rows = _columns_of(parquet_file, number, _FILTER_COLUMNS)  # verifies the checksums of these pages
     return rows.num_rows, matching
 
 
-def _columns_of(opened: Any, number: int, names: list[str]) -> Any:
-    rows = opened.read_row_group(number, columns=names, use_threads=False)
+def _columns_of(parquet_file: Any, number: int, names: list[str]) -> Any:
+    rows = parquet_file.read_row_group(number, columns=names, use_threads=False)
     if sorted(rows.column_names) != sorted(names):
         raise ValueError(f"lacks one of the columns {', '.join(names)}")
     return rows
@@ -181,7 +186,7 @@ _RANDOM_BITS = 32
 """The random bits of a turn, so that two databases restored from one backup have different turns."""
 
 TRIES = 3
-"""How many times to compare table and database without the run lock, since a run may change both meanwhile."""
+"""How many times to compare table and database without the run lock, since a run may change both at the same time."""
 
 
 def next_turn(turn: int) -> int:
@@ -202,7 +207,7 @@ def turn_of(table: "DeltaTable", archive_id: str) -> int:
 def open_table(path: Path, version: int | None = None) -> "DeltaTable":
     """Open the table at ``version``; None: the newest one.
 
-    Raises deltalake's errors. For a damaged log entry, the error names the file and what to do.
+    Raises deltalake's errors. For a damaged log entry, the error names the file and the remedy.
     """
     from deltalake import DeltaTable  # noqa: PLC0415 - loaded only if there is an archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
@@ -216,9 +221,9 @@ def open_table(path: Path, version: int | None = None) -> "DeltaTable":
 
 
 def open_known(path: Path, read_state: Callable[[], ArchiveState]) -> tuple["DeltaTable", str]:
-    """Open the table; return it, and why it does not match the database or "", see ``find_fault``.
+    """Open the table. Return it, and the reason why it does not match the database or "", see ``find_fault``.
 
-    ``read_state``: reads the state of the archive from the database. Raises what deltalake and ``read_state`` raise.
+    ``read_state``: reads the state of the archive from the database. Raises the errors of deltalake and ``read_state``.
     """
     for _ in range(TRIES):
         table = open_table(path)

@@ -20,7 +20,7 @@ from conclave.store.archive.status import ArchivedAmount, ArchiveOverdue, Move
 from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
-"""How many batches are shown."""
+"""The number of batches to show."""
 
 
 class StatusError(Exception):
@@ -56,7 +56,7 @@ class Status:
     fault: str
     """Why the table, its version and its files cannot be read; "": it was read."""
     dead: DeadSpace
-    """Erased messages that take space in the files until it is reclaimed."""
+    """Erased messages that take space in files until it is reclaimed."""
 
     @property
     def is_absent(self) -> bool:
@@ -80,37 +80,37 @@ def read_status(config: Config, now: int) -> Status:
     try:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
             connection.execute("BEGIN")
-            known = archive_moves.find_state(connection)
-            if known is None:
+            state = archive_moves.find_state(connection)
+            if state is None:
                 return _absent(config)
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
-            dead = reclaiming.dead(connection)
+            dead_space = reclaiming.dead(connection)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
-    files = _read_files(config, known, is_expected=bool(amounts))
+    files = _read_files(config, state, is_expected=bool(amounts))
     return Status(
         str(config.archive_path),
-        known.version,
+        state.version,
         files.version,
-        known.unerased,
+        state.unerased,
         _join(amounts, files),
         overdue,
         moves,
         files.fault,
-        dead,
+        dead_space,
     )
 
 
 def _absent(config: Config) -> Status:
     """Return the state if no message was ever moved."""
     overdue = ArchiveOverdue(0, 0, 0, 0, 0, 0, 0, 0)
-    none = DeadSpace(0, None)
-    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", none)  # noqa: FBT003 - the fields in order
+    no_space = DeadSpace(0, None)
+    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", no_space)  # noqa: FBT003 - the fields in order
 
 
-def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:
+def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _Files:
     """Read the log of the table. An error is returned in ``fault``."""
     import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake import DeltaTable  # noqa: PLC0415 - as above
@@ -118,13 +118,13 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
 
     def read_state() -> ArchiveState:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
-            return archive_moves.find_state(connection) or known
+            return archive_moves.find_state(connection) or state
 
     path = config.archive_path
     counts: Counter[tuple[int, str]] = Counter()
     disk_bytes: Counter[tuple[int, str]] = Counter()
     try:
-        if not is_expected and not known.version and not DeltaTable.is_deltatable(str(path)):
+        if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
             return _Files(None, counts, disk_bytes)
         table, fault = open_known(path, read_state)
         if fault:
@@ -140,7 +140,7 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
 
 
 def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:
-    """Join both by class and month. Missing entries count as zero."""
+    """Join amounts and files by class and month. Missing entries count as zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
     shares = []
     for key in sorted(indexed.keys() | files.counts.keys()):

@@ -29,38 +29,38 @@ class ExportedMessage(NamedTuple):
 
 
 def read(
-    path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes, keys: KeyStore | None
+    path: Path, read_state: Callable[[], ArchiveState], stretch: Stretch, user_id: bytes, keys: KeyStore | None
 ) -> Iterator[ExportedMessage]:
-    """Yield the messages of a user in ``found``, in any order. Raises UnreadableArchiveError.
+    """Yield the messages of a user in ``stretch``, in any order. Raises UnreadableArchiveError.
 
-    ``path``: the table's folder. ``read_state``: reads the state of the archive from the database. ``keys``: of the
-    messages, None if they are stored in plaintext. No run may be active meanwhile.
+    ``path``: the table's folder. ``read_state``: reads the state of the archive from the database. ``keys``: the keys
+    of the messages; None if they are stored in plaintext. No run may be active during the read.
     """
-    for row in _rows(path, read_state, scan.of_sender(found, user_id)):
-        if each := _decrypted(path, row, found.group_key, found.group_id, user_id, keys):
+    for row in _rows(path, read_state, scan.of_sender(stretch, user_id)):
+        if each := _decrypted(path, row, stretch.group_key, stretch.group_id, user_id, keys):
             yield each
 
 
 def read_held(
     path: Path,
     read_state: Callable[[], ArchiveState],
-    places: Mapping[int, HeldGroup],
+    groups: Mapping[int, HeldGroup],
     user_id: bytes,
     keys: KeyStore | None,
 ) -> Iterator[tuple[bytes, ExportedMessage]]:
     """Yield all messages of a user with their group ids, in any order, including hidden ones.
 
-    Skips messages that moved back into the hot store. ``places``: all groups by key. For the others see ``read``.
+    Skips messages that moved back into the hot store. ``groups``: all groups by key. Other parameters: see ``read``.
     """
     for row in _rows(path, read_state, scan.of_sender_anywhere(user_id)):
-        place = places.get(row["group_key"])
-        if place is None or (place.is_living and row["sequence_num"] > place.archived_seq):
+        group = groups.get(row["group_key"])
+        if group is None or (not group.is_deleted and row["sequence_num"] > group.archived_seq):
             continue
-        if each := _decrypted(path, row, place.group_key, place.group_id, user_id, keys):
-            yield place.group_id, each
+        if each := _decrypted(path, row, group.group_key, group.group_id, user_id, keys):
+            yield group.group_id, each
 
 
-def _rows(path: Path, read_state: Callable[[], ArchiveState], asked: str) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, read_state: Callable[[], ArchiveState], sql: str) -> Iterator[dict[str, Any]]:
     import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
@@ -68,7 +68,7 @@ def _rows(path: Path, read_state: Callable[[], ArchiveState], asked: str) -> Ite
         table, fault = open_known(path, read_state)
         if fault:
             raise UnreadableArchiveError(fault)
-        for batch in batches(by_rows(table), asked):
+        for batch in batches(by_rows(table), sql):
             yield from batch.to_pylist()
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise UnreadableArchiveError(f"{path}: {one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Reads a range of archived messages by one query, and keeps the first ones that fit on the page."""
+"""Reads a range of archived messages by one query, and keeps the first messages that fit on the page."""
 
 import math
 import struct
@@ -36,26 +36,26 @@ class Window:
     after: int
     last: int
     limit: int
-    """The most messages to return."""
+    """The maximum number of messages to return."""
 
     def read(self, table: Snapshot, room: int, least: int) -> WindowResult:
         """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages.
 
         If a number is missing, its message was erased or is hidden, or damaged statistics have skipped it, and the
-        reader would never get it. In that case pages with verified checksums are counted. Raises DamagedMessageError,
-        or what ``Snapshot`` raises.
+        reader would never get it. In that case the messages are counted in pages with verified checksums.
+        Raises DamagedMessageError, or the errors of ``Snapshot``.
         """
-        found = self._read(table.quick, room, least)
-        is_cut = found.full or len(found.messages) == self.limit
-        end = max((each.sequence_num for each in found.messages), default=self.after) if is_cut else self.last
-        wanted = self.range_to(end)
-        if len(found.messages) == max_between(self.parts, self.after, end) - len(wanted.excluded):
-            return found
-        if len(found.messages) == table.count(wanted):
-            return found
-        query, seen = table.by_rows(), numbers(self.stretch, self.parts, self.after, end)
-        if sum(batch.num_rows for batch in batches(query, seen)) == len(found.messages):
-            return found
+        result = self._read(table.quick, room, least)
+        is_cut = result.full or len(result.messages) == self.limit
+        end = max((each.sequence_num for each in result.messages), default=self.after) if is_cut else self.last
+        message_range = self.range_to(end)
+        if len(result.messages) == max_between(self.parts, self.after, end) - len(message_range.excluded):
+            return result
+        if len(result.messages) == table.count(message_range):
+            return result
+        query, sql = table.by_rows(), numbers(self.stretch, self.parts, self.after, end)
+        if sum(batch.num_rows for batch in batches(query, sql)) == len(result.messages):
+            return result
         return replace(self._read(query, room, least), has_skipped_rows=True)
 
     def range_to(self, last: int) -> MessageRange:
@@ -63,8 +63,10 @@ class Window:
         stretch = self.stretch
         partitions = frozenset((part.lifetime, part.span) for part in self.parts)
         taken_back = () if stretch.include_redacted else stretch.taken_back
-        among = (number for number in taken_back if self.after < number <= last)
-        excluded = (each for each in among if any(part.first_seq <= each <= part.last_seq for part in self.parts))
+        numbers_in_range = (number for number in taken_back if self.after < number <= last)
+        excluded = (
+            each for each in numbers_in_range if any(part.first_seq <= each <= part.last_seq for part in self.parts)
+        )
         return MessageRange(partitions, stretch.group_key, self.after, last, tuple(excluded))
 
     def _read(self, query: "QueryBuilder", room: int, least: int) -> WindowResult:
@@ -119,16 +121,16 @@ class FirstRows:
         return self._end < math.inf
 
     def add(self, batch: Any) -> None:
-        """Add a batch of rows, and drop what does not fit."""
+        """Add a batch of rows, and drop the messages that do not fit."""
         if min(batch.column(0).to_pylist(), default=self._end) >= self._end:
             return
         self.rows += (row for row in _rows(batch) if row.message.sequence_num < self._end)
         self.rows.sort(key=lambda row: row.message.sequence_num)
-        left = self._room
+        remaining = self._room
         for count, (message, _, _) in enumerate(self.rows):
-            left -= len(message.mls_message)
-            if count == self._limit or (left < 0 and count >= self._least):
-                # Later messages do not fit either, whatever rows follow.
+            remaining -= len(message.mls_message)
+            if count == self._limit or (remaining < 0 and count >= self._least):
+                # Later messages do not fit either.
                 self._end = message.sequence_num
                 del self.rows[count:]
                 return

@@ -30,7 +30,7 @@ _NAME_LENGTH = 65
 _WRONG_PASSWORDS = "too many wrong passwords"
 
 _TOKEN = object()
-"""Distinguishes the keys of registration tokens from those of usernames."""
+"""Distinguishes the keys of registration tokens from the keys of usernames."""
 
 
 class Throttle:

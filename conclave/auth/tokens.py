@@ -121,7 +121,7 @@ class SessionActivity:
         self._last_used[session_id] = now
 
     def clamp(self, now: int) -> None:
-        """Reduce last uses after ``now`` to it: they were recorded while the clock was fast."""
+        """Set last uses after ``now`` to ``now``: they were recorded while the clock was fast."""
         for session_id, last_used in self._last_used.items():
             self._last_used[session_id] = min(last_used, now)
 

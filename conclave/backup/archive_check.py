@@ -19,7 +19,7 @@ from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 
 MAX_SHOWN = 3
-"""The most groups, or differences, to name in one line."""
+"""The maximum number of groups, or differences, in one line."""
 
 
 @dataclass(frozen=True)
@@ -44,57 +44,61 @@ class ArchiveCheckResult:
 class ArchiveCheck:
     """Checks the archive of a backup, and repairs damaged files."""
 
-    def __init__(self, live: Path, here: Path, former: FormerBackup | None) -> None:
-        """``live``: the archive's folder. ``here``: that of the backup. ``former``: the newest complete backup."""
-        self._live = live
-        self._here = here
+    def __init__(self, archive: Path, backup: Path, former: FormerBackup | None) -> None:
+        """``archive``: the archive's folder. ``backup``: that of the backup. ``former``: the newest complete backup."""
+        self._archive = archive
+        self._backup = backup
         self._former = former
-        self._database = here / manifest.DATABASE
-        self._done = ArchiveCheckResult()
+        self._database = backup / manifest.DATABASE
+        self._result = ArchiveCheckResult()
 
     def run(self, names: Collection[str]) -> ArchiveCheckResult:
         """Check the data files ``names``, paths in the backup, and the table. Raises OSError and sqlite3.Error."""
         for name in names:
-            self._done.entries[name] = self._entry(name)
-        if names and not self._done.faults and (fault := table_fault(self._database, self._here / manifest.ARCHIVE)):
-            self._done.faults[manifest.ARCHIVE] = fault
-        return self._done
+            self._result.entries[name] = self._entry(name)
+        if (
+            names
+            and not self._result.faults
+            and (fault := table_fault(self._database, self._backup / manifest.ARCHIVE))
+        ):
+            self._result.faults[manifest.ARCHIVE] = fault
+        return self._result
 
     def _entry(self, name: str) -> FileEntry:
         """Check a file, replace it by an undamaged copy if necessary, and return its size and checksum."""
-        target, live = self._here / name, self._live / name.partition("/")[2]
-        known = self._known(name)
-        if not (fault := self._fault_of(target, known)):
+        target, own_file = self._backup / name, self._archive / name.partition("/")[2]
+        entry = self._former_entry(name)
+        if not (fault := self._fault_of(target, entry)):
             # The file may be a link to an earlier backup's, so check the server's file too.
-            if known and (own := self._fault_of_own(live, target, known)):
-                self._done.notes.append(f"{live}: {own}; {target} is undamaged")
-            return known or entry_of(target)
-        for source, expected in self._other_copies(name, live):
-            if _is_another(source, target) and not self._fault_of(source, expected):
+            if entry and (own_fault := self._fault_of_own(own_file, target, entry)):
+                self._result.notes.append(f"{own_file}: {own_fault}; {target} is undamaged")
+            return entry or entry_of(target)
+        for source, expected in self._other_copies(name, own_file):
+            if _is_other_file(source, target) and not self._fault_of(source, expected):
                 try:
                     if expected is None or not link(source, target):
                         share(source, target)
                 except FileNotFoundError:
-                    continue  # a run has removed the server's file meanwhile
-                damaged = live if expected or not self._former else self._former.path / name
-                self._done.notes.append(f"{damaged}: {fault}; {source} is undamaged")
+                    continue  # a run has removed the server's file
+                damaged = own_file if expected or not self._former else self._former.path / name
+                self._result.notes.append(f"{damaged}: {fault}; {source} is undamaged")
                 return entry_of(target)
-        self._done.faults[name] = fault
+        self._result.faults[name] = fault
         return entry_of(target)
 
-    def _fault_of_own(self, live: Path, target: Path, known: FileEntry) -> str:
+    def _fault_of_own(self, own_file: Path, target: Path, entry: FileEntry) -> str:
         """Return the fault of the server's file, or "". A run may remove the file at any time."""
         with suppress(FileNotFoundError):
-            fault = self._fault_of(live, known) if _is_another(live, target) else ""
-            return fault if live.exists() else ""
+            fault = self._fault_of(own_file, entry) if _is_other_file(own_file, target) else ""
+            return fault if own_file.exists() else ""
         return ""
 
-    def _known(self, name: str) -> FileEntry | None:
+    def _former_entry(self, name: str) -> FileEntry | None:
         """Return the entry of a file in the former backup, if the file is linked to it and was undamaged."""
         if self._former is None or name in self._former.manifest.faults:
             return None
-        known, there = self._former.manifest.files.get(name), self._former.path / name
-        return known if known and there.exists() and there.samefile(self._here / name) else None
+        entry, former_file = self._former.manifest.files.get(name), self._former.path / name
+        return entry if entry and former_file.exists() and former_file.samefile(self._backup / name) else None
 
     def _fault_of(self, path: Path, expected: FileEntry | None) -> str:
         """Return the fault of a file, or "". ``expected``: its entry in a backup."""
@@ -104,21 +108,21 @@ class ArchiveCheck:
         fault = fault_of(path, self._database)
         return fault or ("" if expected is None or is_expected else "has changed since it was backed up")
 
-    def _other_copies(self, name: str, live: Path) -> Iterator[tuple[Path, FileEntry | None]]:
+    def _other_copies(self, name: str, own_file: Path) -> Iterator[tuple[Path, FileEntry | None]]:
         """Yield other copies of a file with their entries: the server's first, then of backups, the newest first."""
-        if live.is_file():
-            yield live, None
-        found = [
+        if own_file.is_file():
+            yield own_file, None
+        copies = [
             (each.manifest.number, each.path / name, each.manifest.files[name])
-            for each in backups_in(self._here.parent)
+            for each in backups_in(self._backup.parent)
             if each.manifest and name in each.manifest.files and name not in each.manifest.faults
         ]
-        for _, path, entry in sorted(found, key=lambda each: each[0], reverse=True):
+        for _, path, entry in sorted(copies, key=lambda each: each[0], reverse=True):
             if path.is_file():
                 yield path, entry
 
 
-def _is_another(path: Path, target: Path) -> bool:
+def _is_other_file(path: Path, target: Path) -> bool:
     """Return whether ``path`` is a file other than ``target``. A run may remove it at any time."""
     with suppress(FileNotFoundError):
         return path.is_file() and not path.samefile(target)
@@ -147,7 +151,7 @@ def fault_of(path: Path, database: Path) -> str:
 def table_fault(database: Path, archive: Path) -> str:
     """Return in one line how a table differs from the index of its database, or "".
 
-    Compares nothing after an aborted run, when they may differ. Raises sqlite3.Error.
+    After an aborted run they may differ, so nothing is compared. Raises sqlite3.Error.
     """
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = moves.find_state(connection)
@@ -164,8 +168,8 @@ def table_fault(database: Path, archive: Path) -> str:
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Return size and checksum of a file, "" if it cannot be read. Raises OSError if it does not exist."""
+    """Return the size and checksum of a file; "" if it cannot be read. Raises OSError if it does not exist."""
     size = path.stat().st_size
-    with suppress(OSError):  # such as a bad block: the rest of the backup is useful
+    with suppress(OSError):  # such as a bad block: the other files of the backup are still useful
         return FileEntry(size, sum_of(path))
     return FileEntry(size, "")

@@ -23,12 +23,12 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import file_size
 
 _DATA = re.compile(r"lifetime=-?\d+/span=-?\d+/[^/]+")
-"""The names of data files."""
+"""The pattern of the names of data files."""
 
 
 @dataclass(frozen=True)
 class TableListing:
-    """A table at one moment: its manifest entry, and the sizes of its files by name."""
+    """The state of a table: its manifest entry, and the sizes of its files by name."""
 
     entry: ArchiveEntry
     sizes: Mapping[str, int]
@@ -45,26 +45,26 @@ class ArchiveCopy:
         self.copied_bytes = 0
         self.shared_bytes = 0
 
-    def missing_bytes(self, listed: TableListing) -> int:
+    def missing_bytes(self, listing: TableListing) -> int:
         """Return how many bytes of data files have to be copied now. Raises OSError."""
-        new = [name for name in self._missing(listed) if not self._known(name, listed.sizes[name])]
+        new = [name for name in self._missing(listing) if not self._earlier_file(name, listing.sizes[name])]
         for name in new:
             with suppress(FileNotFoundError):  # a run has replaced the file since
                 takes_room = not can_share(self._archive / name, self._target)
-                return sum(listed.sizes[each] for each in new) if takes_room else 0
+                return sum(listing.sizes[each] for each in new) if takes_room else 0
         return 0
 
-    def copy_files(self, listed: TableListing) -> None:
-        """Copy or share missing data files, and delete those that the table does not have.
+    def copy_files(self, listing: TableListing) -> None:
+        """Copy or share missing data files, and delete files that the table does not have.
 
-        Skips files that a run replaces meanwhile. Raises OSError.
+        Skips files that a run replaces during the copy. Raises OSError.
         """
         for name in list(names_under(self._target)) if self._target.is_dir() else ():
-            if name not in listed.sizes or (self._target / name).lstat().st_size != listed.sizes[name]:
+            if name not in listing.sizes or (self._target / name).lstat().st_size != listing.sizes[name]:
                 (self._target / name).unlink()
-        for name in self._missing(listed):
+        for name in self._missing(listing):
             with suppress(FileNotFoundError):
-                self._copy(name, listed.sizes[name])
+                self._copy(name, listing.sizes[name])
             reach("backup.file_taken")
 
     def copy_log(self) -> None:
@@ -75,26 +75,27 @@ class ArchiveCopy:
             if path.is_file() and not is_hidden and not is_unfinished(path.name):
                 copy(path, self._target / LOG / path.name)
 
-    def _missing(self, listed: TableListing) -> list[str]:
-        return [name for name in sorted(listed.sizes) if not (self._target / name).exists()]
+    def _missing(self, listing: TableListing) -> list[str]:
+        return [name for name in sorted(listing.sizes) if not (self._target / name).exists()]
 
-    def _known(self, name: str, size: int) -> Path | None:
+    def _earlier_file(self, name: str, size: int) -> Path | None:
         """Return the file of an earlier backup, or None."""
-        known = self._earlier.get(name)
-        return known if known and file_size(known) == size else None
+        path = self._earlier.get(name)
+        return path if path and file_size(path) == size else None
 
     def _copy(self, name: str, size: int) -> None:
-        known, target = self._known(name, size), self._target / name
-        if (known and link(known, target)) or share(self._archive / name, target):
+        earlier_file, target = self._earlier_file(name, size), self._target / name
+        if (earlier_file and link(earlier_file, target)) or share(self._archive / name, target):
             self.shared_bytes += size
         else:
             self.copied_bytes += size
 
 
 def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> TableListing:
-    """Return the listing of the table in the folder ``archive``. Raises BackupError, also if it does not match.
+    """Return the listing of the table in the folder ``archive``.
 
-    ``read_state``: reads the state of the archive from the database.
+    ``read_state``: reads the state of the archive from the database. Raises BackupError if the table cannot be read, or
+    does not match that state.
     """
     import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
@@ -103,12 +104,12 @@ def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> TableLi
         table, fault = open_known(archive, read_state)
         if fault:
             raise BackupError(fault)
-        found = pyarrow.table(table.get_add_actions())
+        actions = pyarrow.table(table.get_add_actions())
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise BackupError(f"{archive}: {one_line(error)}") from error
-    names, sizes, rows = (found[each].to_pylist() for each in ("path", "size_bytes", "num_records"))
-    if strange := next((name for name in names if not _DATA.fullmatch(name)), None):
-        raise BackupError(f"{archive}: the table has a file outside of its folder: {strange!r}")
+    names, sizes, rows = (actions[each].to_pylist() for each in ("path", "size_bytes", "num_records"))
+    if foreign_name := next((name for name in names if not _DATA.fullmatch(name)), None):
+        raise BackupError(f"{archive}: the table has a file outside of its folder: {foreign_name!r}")
     return TableListing(
         ArchiveEntry(read_state().archive_id, table.version(), sum(rows)), dict(zip(names, sizes, strict=True))
     )
@@ -117,18 +118,18 @@ def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> TableLi
 def find_state(database: Path) -> ArchiveState | None:
     """Return the state of a database's archive; None if nothing is archived. Raises StoreError and sqlite3.Error."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        known = moves.find_state(connection)
-        return known if known and (known.version or moves.has_parts(connection)) else None
+        state = moves.find_state(connection)
+        return state if state and (state.version or moves.has_parts(connection)) else None
 
 
 def state_reader(database: Path) -> Callable[[], ArchiveState]:
     """Return a function that reads the state of the archive from ``database``."""
 
     def read_state() -> ArchiveState:
-        known = find_state(database)
-        if known is None:
-            raise sqlite3.OperationalError("the archive was removed meanwhile")
-        return known
+        state = find_state(database)
+        if state is None:
+            raise sqlite3.OperationalError("the archive was removed during the backup")
+        return state
 
     return read_state
 
@@ -136,20 +137,20 @@ def state_reader(database: Path) -> Callable[[], ArchiveState]:
 def require_pair(database: Path, archive: Path, entry: ArchiveEntry | None) -> None:
     """Raise BackupError unless a copied database and a copied archive match, and no file is missing.
 
-    ``entry``: of the archive in the manifest. Also raises StoreError and sqlite3.Error.
+    ``entry``: the archive in the manifest. Also raises StoreError and sqlite3.Error.
     """
-    known = find_state(database)
-    if (known is None) != (entry is None):
-        raise BackupError(f"{database}: {'has no' if known is None else 'has an'} archive, unlike the manifest")
-    if known is None:
+    state = find_state(database)
+    if (state is None) != (entry is None):
+        raise BackupError(f"{database}: {'has no' if state is None else 'has an'} archive, unlike the manifest")
+    if state is None:
         return
-    listed = list_table(archive, lambda: known)
-    if listed.entry != entry:
-        raise BackupError(f"{archive}: is at version {listed.entry.version}, unlike the manifest")
-    _require_files(archive, listed.sizes.items(), set(names_under(archive)))
+    listing = list_table(archive, lambda: state)
+    if listing.entry != entry:
+        raise BackupError(f"{archive}: is at version {listing.entry.version}, unlike the manifest")
+    _require_files(archive, listing.sizes.items(), set(names_under(archive)))
 
 
-def _require_files(archive: Path, wanted: Iterable[tuple[str, int]], there: Collection[str]) -> None:
-    for name, size in wanted:
-        if name not in there or (archive / name).stat().st_size != size:
+def _require_files(archive: Path, expected: Iterable[tuple[str, int]], existing: Collection[str]) -> None:
+    for name, size in expected:
+        if name not in existing or (archive / name).stat().st_size != size:
             raise BackupError(f"{archive / name}: is missing, or its size differs from the table's log")

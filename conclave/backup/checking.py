@@ -12,7 +12,7 @@ from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.store.engine.faults import StoreError
 
 MAX_FAULTS = 1000
-"""The most faults to return."""
+"""The maximum number of faults to return."""
 
 _ALTERED = "is damaged: its checksum differs"
 
@@ -24,13 +24,13 @@ class BackupFault(NamedTuple):
     name: str = ""
     """The name of the file; "" if the fault is not about a single file."""
     is_damage: bool = False
-    """Whether it is only damage of archived messages."""
+    """Whether the fault only concerns archived messages."""
 
 
 def find_faults(folder: Path, contents: Manifest) -> list[BackupFault]:
     """Read all files of the backup in ``folder``, and return the faults.
 
-    Raises BackupError if the backup was removed meanwhile.
+    Raises BackupError if the backup was removed in the meantime.
     """
     faults = [
         BackupFault(f"{folder / name}: is not in the manifest", name)
@@ -56,21 +56,21 @@ def find_faults(folder: Path, contents: Manifest) -> list[BackupFault]:
 def require_whole(folder: Path, *, damaged: bool = False) -> tuple[Manifest, list[BackupFault]]:
     """Return the manifest of the backup in ``folder``, and the accepted damage. Raises BackupError.
 
-    ``damaged``: accept damaged messages of the archive; no other fault is ever accepted.
+    ``damaged``: accept damaged messages of the archive, but no other fault.
     """
     contents = manifest.read(folder)
     faults = find_faults(folder, contents)
     refused = [fault for fault in faults if not (damaged and fault.is_damage)]
     if refused:
         more = f" (and {len(refused) - 1:,} more: see `conclave backup verify`)" if len(refused) > 1 else ""
-        only = all(fault.is_damage for fault in refused)
-        advice = ": take another backup, or see docs/operations/backup.md#a-damaged-archive" if only else ""
+        is_only_damage = all(fault.is_damage for fault in refused)
+        advice = ": take another backup, or see docs/operations/backup.md#a-damaged-archive" if is_only_damage else ""
         raise BackupError(f"{refused[0].text}{more}{advice}")
     return contents, faults
 
 
 def _damage(folder: Path, contents: Manifest) -> Iterator[BackupFault]:
-    """Yield the damage that was known when the backup was made."""
+    """Yield the damage that was already known when the backup was made."""
     for name, fault in sorted(contents.faults.items()):
         yield BackupFault(f"{folder / name}: was damaged when it was backed up: {fault}", name, is_damage=True)
 
@@ -78,11 +78,11 @@ def _damage(folder: Path, contents: Manifest) -> Iterator[BackupFault]:
 def _fault_of(path: Path, entry: FileEntry) -> str:
     """Return in one line the fault of a file, or ""."""
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
             return "is not a file"
-        if found.st_size != entry.bytes:
-            return f"has {found.st_size:,} bytes instead of {entry.bytes:,}"
+        if status.st_size != entry.bytes:
+            return f"has {status.st_size:,} bytes instead of {entry.bytes:,}"
         return "" if sum_of(path) == entry.sha256 else _ALTERED
     except FileNotFoundError:
         return "is missing"

@@ -3,8 +3,8 @@
 `VACUUM INTO` reads in one transaction, so commits of the server do not restart it. It rebuilds each table, so the copy
 has no free pages or unused bytes in which deleted rows may be readable.
 
-Meanwhile the write-ahead log grows and cannot be emptied. So the copy is checked later, and aborted if the log becomes
-too large.
+During the copy the write-ahead log grows and cannot be emptied. So the copy is verified afterwards, and aborted if the
+log becomes too large.
 """
 
 import os
@@ -29,7 +29,7 @@ FLUSH_SECONDS = 0.02
 """The copy is flushed fifty times a second, so that commits of the server do not wait for large writes."""
 
 CHECK_STEPS = 100_000
-"""The log's size is checked after so many steps of SQLite's virtual machine, about a hundred times a second."""
+"""The steps of SQLite's virtual machine between two checks of the log's size; about a hundred checks a second."""
 
 
 def copy(database: Path, target: Path) -> None:
@@ -47,7 +47,7 @@ def copy(database: Path, target: Path) -> None:
         ):
             source.set_progress_handler(lambda: bool(_shortage(database, log)), CHECK_STEPS)
             try:
-                with _flushed(descriptor):
+                with _flush_regularly(descriptor):
                     source.execute("VACUUM INTO ?", (str(target),))
             except sqlite3.Error as error:
                 if shortage := _shortage(database, log):
@@ -61,31 +61,31 @@ def copy(database: Path, target: Path) -> None:
 
 
 @contextmanager
-def _flushed(descriptor: int) -> Iterator[None]:
+def _flush_regularly(descriptor: int) -> Iterator[None]:
     """Context manager that flushes a file regularly. Raises OSError at the end of the block."""
-    ended = threading.Event()
-    failed: list[OSError] = []
+    is_done = threading.Event()
+    errors: list[OSError] = []
 
     def flush() -> None:
         try:
-            while not ended.wait(FLUSH_SECONDS):
+            while not is_done.wait(FLUSH_SECONDS):
                 os.fdatasync(descriptor)
         except OSError as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=flush)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        is_done.set()
         thread.join()
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
 
 def _shortage(database: Path, log: Path) -> str:
-    """Return in one line why the copy has to be aborted, or ""."""
+    """Return in one line the reason to abort the copy, or ""."""
     size, free = file_size(log), free_bytes(database.parent)
     if size > MAX_LOG_BYTES:
         return (
@@ -107,8 +107,8 @@ def size_of(database: Path) -> int:
 def read_rows(copied: Path) -> dict[str, int]:
     """Check a copy, and return the number of rows of each table. Raises BackupError and sqlite3.Error."""
     with closing(sqlite.connect(copied, readonly=True)) as connection:
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise BackupError(f"{copied}: SQLite finds it damaged: {' '.join(found.split())}")
+        outcome = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if outcome != "ok":
+            raise BackupError(f"{copied}: SQLite finds it damaged: {' '.join(outcome.split())}")
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         return {name: connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in sorted(names)}

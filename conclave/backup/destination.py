@@ -37,7 +37,7 @@ _NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z")
 
 @dataclass(frozen=True)
 class KeptBackup:
-    """A backup: its folder, and its manifest, or why the manifest cannot be read."""
+    """A backup: its folder, and its manifest. ``fault``: why the manifest cannot be read."""
 
     path: Path
     manifest: Manifest | None
@@ -48,7 +48,7 @@ class Destination:
     """A folder for backups that this process has locked."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: exists, and has the file MARK."""
+        """``folder``: an existing folder with the file MARK."""
         self.folder = folder
         self.unfinished = folder / UNFINISHED
 
@@ -67,24 +67,25 @@ class Destination:
         """Remove the oldest backups until ``keep`` undamaged ones are left; return their names. Raises OSError.
 
         Backups that were damaged when they were made do not count. They are removed with older undamaged ones, and if
-        there are ``keep`` newer damaged ones. So they never displace an undamaged backup, and do not fill the disk.
+        there are ``keep`` newer damaged ones. So damaged backups never displace an undamaged one,
+        and do not fill the disk.
 
         Backups with an unreadable manifest, and symbolic links, do not count and are never removed: see ``unread``.
         """
-        kinds: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
+        backups: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
         for each in backups_in(self.folder):
             if each.manifest is not None and not each.path.is_symlink():
-                kinds[bool(each.manifest.faults)].append((each.manifest.number, each.path))
-        whole, damaged = sorted(kinds[False]), sorted(kinds[True])
+                backups[bool(each.manifest.faults)].append((each.manifest.number, each.path))
+        whole, damaged = sorted(backups[False]), sorted(backups[True])
         oldest = whole[-keep][0] if len(whole) >= keep else 0
-        kept = {*whole[-keep:], *(each for each in damaged[-keep:] if each[0] > oldest)}
-        gone = []
-        for _, path in sorted({*whole, *damaged} - kept):
+        to_keep = {*whole[-keep:], *(each for each in damaged[-keep:] if each[0] > oldest)}
+        removed_names = []
+        for _, path in sorted({*whole, *damaged} - to_keep):
             path.rename(self.folder / _REMOVED)
             reach("backup.renamed_away")
             self.remove_leftovers()
-            gone.append(path.name)
-        return gone
+            removed_names.append(path.name)
+        return removed_names
 
     def unread(self) -> list[str]:
         """Return one line for each backup that is never removed because its manifest cannot be read."""
@@ -115,9 +116,9 @@ def open_destination(config: Config, folder: Path) -> Iterator[Destination]:
         if not (folder / MARK).exists():
             write(folder / MARK, f"{_TEXT}{config.database}\n")
         with locks.hold_file(folder / MARK):
-            here = Destination(folder)
-            here.remove_leftovers()
-            yield here
+            destination = Destination(folder)
+            destination.remove_leftovers()
+            yield destination
     except LockedError:
         raise BackupError(f"{folder}: another backup is being made there: wait until it has ended") from None
 
@@ -135,12 +136,12 @@ def _require_outside(config: Config, folder: Path) -> None:
 
 def _require_own(config: Config, folder: Path) -> None:
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         if not folder.parent.is_dir():
             raise BackupError(f"{folder}: there is no folder {folder.parent}; is its disk mounted?") from None
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise BackupError(f"{folder}: is a file, not a folder")
     owner = operator_identity.owner_not_root(folder)
     if owner and owner == operator_identity.owner_not_root(config.database):
@@ -152,20 +153,22 @@ def _require_own(config: Config, folder: Path) -> None:
     if foreign := _foreign(folder):
         raise BackupError(f"{folder}: contains {foreign}, which is not a backup: choose a separate folder")
     if not mark.is_file():
-        if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
+        if status.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
             raise BackupError(f"{folder}: is writable for everyone: choose a separate folder")
         return
-    known = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
-    if known and known != str(config.database):
-        raise BackupError(f"{folder}: contains backups of another database, {known}: choose a separate folder")
+    recorded_database = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
+    if recorded_database and recorded_database != str(config.database):
+        raise BackupError(
+            f"{folder}: contains backups of another database, {recorded_database}: choose a separate folder"
+        )
 
 
 def _foreign(folder: Path) -> str | None:
     """Return a name in a folder without MARK; None if the folder is empty or has MARK. Raises OSError."""
     if (folder / MARK).is_file():
         return None
-    found = next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
-    return None if (folder / MARK).is_file() else found  # another process may have created it meanwhile
+    name = next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
+    return None if (folder / MARK).is_file() else name  # another process may have created it in between
 
 
 def _close(folder: Path) -> None:
@@ -179,7 +182,7 @@ def _close(folder: Path) -> None:
 
 
 def backups_in(folder: Path) -> Iterator[KeptBackup]:
-    """Yield the backups in a folder, ordered by name. A manifest may be large.
+    """Yield the backups in a folder, ordered by name. Manifests may be large.
 
     Raises BackupError if the folder is not empty and has no MARK.
     """
@@ -193,5 +196,5 @@ def backups_in(folder: Path) -> Iterator[KeptBackup]:
         try:
             yield KeptBackup(path, manifest.read(path))
         except BackupError as error:
-            if not is_gone(path):  # unless it was removed meanwhile
+            if not is_gone(path):  # unless it was removed in between
                 yield KeptBackup(path, None, str(error))

@@ -1,4 +1,4 @@
-"""Copies and shares files, and syncs them. Writes small amounts at a time, so as not to delay a server."""
+"""Copies, shares and syncs files. Writes in small portions, so that a running server is not delayed."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ from pathlib import Path
 from conclave.system.durable import sync
 
 KEPT_FREE_BYTES = 64 * 1024 * 1024
-"""The least free space that a backup or a restore leaves, since it may write to the server's disk."""
+"""The least free space that a backup or a restore leaves, since both may write to the server's disk."""
 
 CHUNK_BYTES = 1024 * 1024
 """The size of a read or write."""
@@ -30,13 +30,13 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOS
 
 
 def share(source: Path, target: Path) -> bool:
-    """Copy ``source`` to ``target`` atomically, by shared blocks or a hard link if possible; return whether it was.
+    """Copy ``source`` to ``target`` atomically, by shared blocks or a hard link if possible. Return whether it was.
 
-    Replaces an existing file. ``source`` must be immutable. Raises OSError; FileNotFoundError without a source.
+    Replaces an existing file. ``source`` must be immutable. Raises OSError; FileNotFoundError if ``source`` is missing.
     """
-    if _shared(source, target):
+    if _share_blocks(source, target):
         return True
-    _whole(target, source, copy)
+    _create_atomically(target, source, copy)
     return False
 
 
@@ -48,48 +48,48 @@ def can_share(source: Path, folder: Path) -> bool:
     probe = folder / "probe"
     probe.unlink(missing_ok=True)
     try:
-        return _shared(source, probe)
+        return _share_blocks(source, probe)
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _shared(source: Path, target: Path) -> bool:
-    return _whole(target, source, _clone) or link(source, target)
+def _share_blocks(source: Path, target: Path) -> bool:
+    return _create_atomically(target, source, _clone) or link(source, target)
 
 
 def link(source: Path, target: Path) -> bool:
     """Create the hard link ``target`` atomically; return whether that is possible. Raises the errors of ``share``."""
-    return _whole(target, source, _link)
+    return _create_atomically(target, source, _link)
 
 
 def duplicate(source: Path, target: Path) -> None:
     """Copy ``source`` to the separate file ``target`` atomically; they may share blocks. Raises OSError."""
-    if not _whole(target, source, _clone):
-        _whole(target, source, copy)
+    if not _create_atomically(target, source, _clone):
+        _create_atomically(target, source, copy)
 
 
-def _whole(target: Path, source: Path, make: Callable[[Path, Path], bool]) -> bool:
+def _create_atomically(target: Path, source: Path, make: Callable[[Path, Path], bool]) -> bool:
     """Create ``target`` by ``make`` under a temporary name, and rename it; return the result of ``make``."""
     make_folders(target.parent)
     part = target.with_name(target.name + PART)
     part.unlink(missing_ok=True)
-    if made := make(source, part):
+    if is_created := make(source, part):
         part.rename(target)
-    return made
+    return is_created
 
 
 def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents with mode 0700, under any umask."""
+    """Create a folder and its missing parents with mode 0700, regardless of the umask."""
     for each in (*reversed(folder.parents), folder):
         if not each.is_dir():
             each.mkdir(mode=0o700)
 
 
 def _clone(source: Path, target: Path) -> bool:
-    with source.open("rb") as read, _created(target) as written:
+    with source.open("rb") as file, _new_file(target) as descriptor:
         try:
-            fcntl.ioctl(written, _FICLONE, read.fileno())
-            os.fdatasync(written)
+            fcntl.ioctl(descriptor, _FICLONE, file.fileno())
+            os.fdatasync(descriptor)
         except OSError:  # not supported, or another file system
             target.unlink()
             return False
@@ -108,27 +108,27 @@ def _link(source: Path, target: Path) -> bool:
 
 def copy(source: Path, target: Path) -> bool:
     """Copy a file to the new file ``target``, and sync it. Returns True. Raises OSError."""
-    with source.open("rb") as read, _created(target) as written:
+    with source.open("rb") as file, _new_file(target) as descriptor:
         unflushed = 0
-        while data := read.read(CHUNK_BYTES):
-            _write(written, data)
+        while data := file.read(CHUNK_BYTES):
+            _write(descriptor, data)
             unflushed += len(data)
             if unflushed >= FLUSHED_BYTES:
-                os.fdatasync(written)
+                os.fdatasync(descriptor)
                 unflushed = 0
-        os.fdatasync(written)
+        os.fdatasync(descriptor)
     return True
 
 
 def write(path: Path, text: str) -> None:
     """Write a new text file, and sync it. Raises OSError."""
-    with _created(path) as written:
-        _write(written, text.encode())
-        os.fsync(written)
+    with _new_file(path) as descriptor:
+        _write(descriptor, text.encode())
+        os.fsync(descriptor)
 
 
 @contextmanager
-def _created(path: Path) -> Iterator[int]:
+def _new_file(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield descriptor
@@ -143,7 +143,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits. Raises OSError, also for a symbolic link."""
+    """Return the SHA-256 of a file in hexadecimal digits. Raises OSError. Links are not followed."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb", buffering=0) as file:

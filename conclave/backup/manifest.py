@@ -20,7 +20,7 @@ FORMAT = 1
 """The format of backups of this version."""
 
 MAX_BYTES = 1024 * 1024 * 1024
-"""The most bytes of a manifest. It has about 200 bytes for each file of the archive."""
+"""The maximum size of a manifest. It has about 200 bytes for each file of the archive."""
 
 MAX_NUMBER = 2**53 - 1
 """The greatest integer that every JSON parser represents exactly."""
@@ -79,7 +79,7 @@ class Manifest:
         return self.rows.get("messages", 0) + (self.archive.rows if self.archive else 0)
 
     def to_json(self) -> str:
-        """Return the text of the manifest, with a checksum of itself."""
+        """Return the text of the manifest, which includes its own checksum."""
         values = {"format": FORMAT, **asdict(self)}
         return json.dumps(values | {"sha256": _sum_of(values)}, indent=1, sort_keys=True) + "\n"
 
@@ -97,14 +97,14 @@ class Manifest:
             raise ValueError("was changed or damaged: its checksum differs")
         del values["format"]
         files = {name: FileEntry(**entry) for name, entry in values.pop("files").items()}
-        if wrong := next((name for name in files if not _is_of_backup(name)), None):
-            raise ValueError(f"has a file that cannot belong to a backup: {wrong!r}")
+        if invalid_name := next((name for name in files if not _is_of_backup(name)), None):
+            raise ValueError(f"has a file that cannot belong to a backup: {invalid_name!r}")
         if DATABASE not in files:
             raise ValueError("has no database")
         archive = values.pop("archive")
-        found = cls(**values, archive=ArchiveEntry(**archive) if archive else None, files=files)
-        found._validate_types()
-        return found
+        manifest = cls(**values, archive=ArchiveEntry(**archive) if archive else None, files=files)
+        manifest._validate_types()
+        return manifest
 
     def _validate_types(self) -> None:
         """Raise ValueError if a value has a wrong type or range. An edited manifest may contain anything."""
@@ -131,8 +131,8 @@ def read(folder: Path) -> Manifest:
         return Manifest.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         has_backups = any(True for _ in folder.glob(f"*/{NAME}"))
-        instead = "contains backups: choose one of them" if has_backups else f"is not a backup: it has no {NAME}"
-        raise BackupError(f"{folder}: {instead}") from None
+        problem = "contains backups: choose one of them" if has_backups else f"is not a backup: it has no {NAME}"
+        raise BackupError(f"{folder}: {problem}") from None
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror}") from error
     except ValueError as error:

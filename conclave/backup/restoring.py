@@ -1,8 +1,8 @@
-"""Restores a backup to empty places while no server runs, without bringing back what was deleted since.
+"""Restores a backup to empty paths while no server runs, without bringing back messages that were deleted since.
 
 The database and the archive are copied to working folders beside their paths. There the ledger is replayed, and due
-messages are erased. Then they are moved into place. No server starts while the working folder exists: after a restore
-was killed, it has to be repeated from the start.
+messages are erased. Then they are moved into place. No server starts while the working folder exists: a restore that
+was killed has to be repeated from the start.
 """
 
 import errno
@@ -42,7 +42,7 @@ If the restore is interrupted, files in place with these identities belong to it
 """
 
 _PLACED = "placed"
-"""The name of this file once everything is in place."""
+"""The new name of this file once everything is in place."""
 
 _ARCHIVE = ".archive-path"
 """A file in the working folder with the path of the archive, since settings may change before a restore is repeated."""
@@ -50,16 +50,16 @@ _ARCHIVE = ".archive-path"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 Erase = Callable[[Config], str]
-"""Erases what is due from the database of the configuration, not from an archive; returns an error or ""."""
+"""Erases due messages from the database of the configuration, but not from its archive; returns an error or ""."""
 
 
 @dataclass
 class RestoreResult:
-    """What a restore did."""
+    """The result of a restore."""
 
     manifest: Manifest
     ledger_until: int = 0
-    """The Unix second up to which the ledger has changes; 0 without a ledger."""
+    """The Unix second until which the ledger has changes; 0 without a ledger."""
     replayed: Counter[str] = field(default_factory=Counter)
     """How many changes of each kind were replayed from the ledger."""
     ledger_flaw: str = ""
@@ -83,7 +83,7 @@ def restore(
 
     ``accepts_older``: proceed if the newest vault lacks keys, or its ledger is incomplete. ``damaged``: proceed if
     messages of the archive are damaged. Raises BackupError; then nothing was changed except the vault, or no server
-    starts on what is left.
+    can start until the restore has been repeated.
     """
     with _backup_errors(config, source):
         contents, faults = checking.require_whole(source, damaged=damaged)
@@ -92,9 +92,9 @@ def restore(
         with _locked(config):
             chosen = vault.choose(config, source, accepts_older=accepts_older)
             job = _RestoreJob(config, clock, source, contents, erase, faults, chosen, accepts_older=accepts_older)
-            done = job.restore()
-    done.notes += [f"{fault.text}: these messages are not served" for fault in faults]
-    return done
+            result = job.restore()
+    result.notes += [f"{fault.text}: these messages are not served" for fault in faults]
+    return result
 
 
 @contextmanager
@@ -119,19 +119,19 @@ def _locked(config: Config) -> Iterator[None]:
     """
     mark = config.data / data_folder.MARKER
     data_folder.require_own(config.data, config.database, config.archive_path)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: the folder does not exist; is its disk mounted?")
             config.vault_path.mkdir(mode=0o700, exist_ok=True)
             book.require_writable(config.ledger_path)
-            held.enter_context(locks.hold_name(config.database, locks.SERVER))
+            stack.enter_context(locks.hold_name(config.database, locks.SERVER))
             if mark.is_file():
-                held.enter_context(locks.hold_file(mark))
+                stack.enter_context(locks.hold_file(mark))
         except LockedError as error:
             raise BackupError(f"{error}: a server is running, or another restore: stop it first") from None
         try:
-            held.enter_context(locks.hold_file(config.vault_path / LOCK))
+            stack.enter_context(locks.hold_file(config.vault_path / LOCK))
         except LockedError:
             raise BackupError(
                 f"{config.vault_path}: is used by a server: stop that server; or, to test a backup, set vault.path to a"
@@ -151,10 +151,10 @@ def _identity(path: Path) -> str:
     The inode number alone may be reused.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return ""
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
 class _RestoreJob:
@@ -183,7 +183,7 @@ class _RestoreJob:
         self._folder = path_check.restoring(config.database)
         self._database = self._folder / config.database.name
         self._archive = _staging(config.archive_path)
-        self._done = RestoreResult(contents)
+        self._result = RestoreResult(contents)
 
     def restore(self) -> RestoreResult:
         """Restore the backup."""
@@ -211,14 +211,14 @@ class _RestoreJob:
             if not (self._folder / _PLACED).exists():
                 self._clear_leftovers()  # after a kill, the next restore does this
             raise
-        return self._done
+        return self._result
 
     def _require_own_leftovers(self) -> None:
         """Raise BackupError if the working folder, which will be removed, was not created by a restore."""
         if self._source.resolve().is_relative_to(self._folder):
             raise BackupError(f"{self._source}: is in the working folder of a restore: move it elsewhere first")
-        is_made = not self._folder.exists() or (self._folder / _ARCHIVE).exists() or not any(self._folder.iterdir())
-        if not is_made:
+        is_own = not self._folder.exists() or (self._folder / _ARCHIVE).exists() or not any(self._folder.iterdir())
+        if not is_own:
             raise BackupError(f"{self._folder}: was not made by a restore: move it away first, and keep it")
 
     def _clear_leftovers(self) -> None:
@@ -246,14 +246,14 @@ class _RestoreJob:
         return Path(text.removesuffix("\n")) if text.endswith("\n") else None
 
     def _placed_by_leftovers(self) -> list[str]:
-        """Return the identities that the interrupted restore was moving into place, if it had started to."""
+        """Return the identities of the files that the interrupted restore was moving into place, if any."""
         try:
             return (self._folder / _PLACING).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
 
     def _require_empty_places(self) -> None:
-        """Raise BackupError if there is anything at the paths to restore to."""
+        """Raise BackupError if anything exists at the paths to restore to."""
         database, data, archive = self._config.database, self._config.data, self._config.archive_path
         for suffix in ("", *_SIDE_FILES):
             path = database.with_name(database.name + suffix)
@@ -261,21 +261,21 @@ class _RestoreJob:
                 raise BackupError(f"{path}: exists: move the database and its log away first, and keep them")
         if not archive.is_relative_to(data) and not archive.parent.is_dir():
             raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
-        if self._done.manifest.archive and archive.is_mount():
+        if self._result.manifest.archive and archive.is_mount():
             raise BackupError(f"{archive}: is a mount point, which a restore cannot replace: use a folder on that disk")
-        own = {data_folder.MARKER, "reserve", self._config.vault_path.name}
-        own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
-        folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
-        for folder, allowed in folders:
-            of_disk = {"lost+found"} if folder.is_mount() else set()
+        own_names = {data_folder.MARKER, "reserve", self._config.vault_path.name}
+        own_names |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
+        folders = [(data, own_names), *([] if archive.is_relative_to(data) else [(archive, set())])]
+        for folder, allowed_names in folders:
+            disk_names = {"lost+found"} if folder.is_mount() else set()
             for each in folder.iterdir() if folder.is_dir() else ():
-                if each.name not in allowed | of_disk and not (each.is_dir() and not any(each.iterdir())):
+                if each.name not in allowed_names | disk_names and not (each.is_dir() and not any(each.iterdir())):
                     raise BackupError(
                         f"{folder}: is not empty: it contains {each.name}: move it away first, and keep it"
                     )
 
     def _copy(self) -> None:
-        files = self._done.manifest.files
+        files = self._result.manifest.files
         needed = sum(each.bytes for each in files.values()) + KEPT_FREE_BYTES
         if (free := free_bytes(self._folder)) < needed and self._is_one_disk():
             raise BackupError(
@@ -297,7 +297,7 @@ class _RestoreJob:
         duplicate(self._source / name, target)
         sync(target)
         drop_cache(target)
-        expected = self._done.manifest.files[name].sha256
+        expected = self._result.manifest.files[name].sha256
         if sum_of(target) != (sum_of(self._source / name) if name in self._damaged else expected):
             raise BackupError(
                 f"{target}: differs from the backup although it was just copied: nothing was restored; check the disk"
@@ -311,7 +311,7 @@ class _RestoreJob:
         """Migrate the copied database to the current schema, and replay the ledger."""
         schema.prepare(self._database)
         now = self._clock.now()
-        details = {"made_at": self._done.manifest.made_at, "accepts_older_vault": self._accepts_older}
+        details = {"made_at": self._result.manifest.made_at, "accepts_older_vault": self._accepts_older}
         with closing(sqlite.connect(self._database)) as connection:
             try:
                 with sqlite.write_transaction(connection):
@@ -319,50 +319,54 @@ class _RestoreJob:
                         connection, now, operator_identity.current(), AuditAction.BACKUP_RESTORED, details=details
                     )
                     blocks = self._keys.blocks() if self._keys else ()
-                    done = replay(
+                    replay_result = replay(
                         connection, self._config.ledger_path, now, blocks, accept_incomplete=self._accepts_older
                     )
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, use --accept-older-vault") from error
-            self._done.replayed, self._done.locked, self._done.ledger_until = done.counts, done.locked, done.until
-            self._done.ledger_flaw = done.flaw
+            self._result.replayed, self._result.locked, self._result.ledger_until = (
+                replay_result.counts,
+                replay_result.locked,
+                replay_result.until,
+            )
+            self._result.ledger_flaw = replay_result.flaw
             if self._keys:
                 with sqlite.write_transaction(connection):
-                    self._done.replayed["messages_erased"] = unreadable.remove_all(connection, self._keys)
+                    self._result.replayed["messages_erased"] = unreadable.remove_all(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
     def _erase(self) -> None:
-        """Erase what has expired since from the database, or note why the server has to do it."""
+        """Erase messages that have expired since then from the database, or note why the server has to erase them."""
         with closing(sqlite.connect(self._database)) as connection:
-            stored = state.stored_policy(connection)
-            if stored is None:
+            stored_policy = state.stored_policy(connection)
+            if stored_policy is None:
                 return  # no server has used it, so nothing can be due
             clock_fault = state.check_clock(connection, self._clock.read())
-            due = status.overdue(connection, self._clock.now())
-        of_deleted = due.deleted_groups or due.deleted_accounts
-        if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:
+            overdue = status.overdue(connection, self._clock.now())
+        has_deleted_messages = overdue.deleted_groups or overdue.deleted_accounts
+        if overdue.expired_parts or has_deleted_messages or overdue.restored_messages or overdue.taken_back_messages:
             self._note("the archive has due messages: they are hidden")
-        if self._done.ledger_flaw:
+        if self._result.ledger_flaw:
             self._note(
-                f"{self._done.ledger_flaw}; legal holds that were added since are missing: add them again before you"
+                f"{self._result.ledger_flaw}; legal holds that were added since are missing: add them again before you"
                 " start the server; nothing was erased yet"
             )
         elif clock_fault:
             self._note(f"{clock_fault}: nothing was erased; see docs/operations/troubleshooting.md#the-clock-guard")
-        elif stored != self._config.policy:
+        elif stored_policy != self._config.policy:
             self._note(
-                f"{', '.join(stored.differing(self._config.policy))}: the configuration differs from that of the"
-                " backup: it takes effect when the server starts, and nothing was erased by it yet"
+                f"{', '.join(stored_policy.differing(self._config.policy))}: the configuration differs from that of the"
+                " backup: it takes effect when the server starts, and no messages were erased by it yet"
             )
         elif error := self._erase_due(self._staged_config()):
-            raise BackupError(f"what is due could not be erased: {error}")
+            raise BackupError(f"due messages could not be erased: {error}")
         with closing(sqlite.connect(self._database)) as connection:
             sqlite.truncate_wal(connection)
         reach("return.erased")
 
     def _note(self, text: str) -> None:
-        self._done.notes.append(f"{text}; the first run of the server erases what is due")
+        self._result.notes.append(f"{text}; the first run of the server erases due messages")
 
     def _staged_config(self) -> Config:
         """Return the configuration with the paths of the working folders."""
@@ -377,7 +381,7 @@ class _RestoreJob:
         )
 
     def _put_in_place(self) -> None:
-        """Move everything into place. If this is killed, the next restore removes it and starts again."""
+        """Move everything into place. If this is interrupted, the next restore removes the files and starts again."""
         for suffix in _SIDE_FILES:
             if os.path.lexists(path := self._database.with_name(self._database.name + suffix)):
                 raise BackupError(f"{path}: exists, so the restored database is not complete")
@@ -394,7 +398,7 @@ class _RestoreJob:
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")
-        (self._folder / _PLACING).rename(self._folder / _PLACED)  # from now on the files in place are never removed
+        (self._folder / _PLACING).rename(self._folder / _PLACED)  # from here on, the files in place are never removed
         sync(self._folder)
         reach("return.placed")
         shutil.rmtree(self._folder)

@@ -142,14 +142,14 @@ class GroupCache:
         if entry is None or reader is None:
             return None
         self._by_id.move_to_end(group_id)
-        confirmed = min(after, entry.last_seq)
-        if confirmed == entry.last_seq:
-            return FetchedPage([], reader, confirmed, confirmed)
+        confirmed_up_to = min(after, entry.last_seq)
+        if confirmed_up_to == entry.last_seq:
+            return FetchedPage([], reader, confirmed_up_to, confirmed_up_to)
         view = visibility.of_cached_group(entry.group, now, self._former_policies)
         for each, cached_range in tuple(entry.ranges):
-            if each is written_in and cached_range.covers(confirmed):
+            if each is written_in and cached_range.covers(confirmed_up_to):
                 before = cached_range.size
-                begin = cached_range.first_after(confirmed, view)
+                begin = cached_range.first_after(confirmed_up_to, view)
                 if cached_range.size != before:  # messages were written or hidden
                     self._grow(entry, cached_range.size - before)
                 if begin is None:  # drop it: it would conflict with the next read
@@ -159,9 +159,9 @@ class GroupCache:
                 end = min(begin + limit, len(cached_range.numbers))
                 if end - begin == limit or cached_range.end == entry.last_seq:
                     entry.mark_used(written_in, cached_range)
-                    up_to = cached_range.numbers[end - 1] if end > begin else confirmed
+                    up_to = cached_range.numbers[end - 1] if end > begin else confirmed_up_to
                     pieces = self._page(entry, written_in, cached_range, begin, end)
-                    return FetchedPage(pieces, reader, up_to, confirmed)
+                    return FetchedPage(pieces, reader, up_to, confirmed_up_to)
         return None
 
     def _page(
@@ -231,9 +231,9 @@ class GroupCache:
     def _measure(self, entry: _CachedGroup) -> None:
         self._grow(entry, entry.measure() - entry.size)
 
-    def _grow(self, entry: _CachedGroup, added: int) -> None:
-        entry.size += added
-        self._bytes += added
+    def _grow(self, entry: _CachedGroup, growth: int) -> None:
+        entry.size += growth
+        self._bytes += growth
         while self._bytes > MAX_BYTES and len(self._by_id) > 1:
             self._drop(next(iter(self._by_id.values())).group.group_key)
 

@@ -20,7 +20,7 @@ class Floor:
 class SteadyClock:
     """A clock whose time never falls below its floor while the wall clock is behind it by at most the tolerance.
 
-    The tolerance is that of the clock guard. If the wall clock was further behind, its time is used as it is until
+    The clock guard has the same tolerance. If the wall clock was further behind, its time is used as it is until
     ``resume``.
 
     Each reading raises the floor if it agrees with the monotonic clock. So a jump of the wall clock does not raise
@@ -67,16 +67,16 @@ class SteadyClock:
         """Return both clocks, without the floor."""
         return self._clock.read()
 
-    def resume(self, floor: Floor, known: Reading | None) -> None:
+    def resume(self, floor: Floor, correct_reading: Reading | None) -> None:
         """Continue from the ``floor`` in the store.
 
-        ``known``: a correct reading of this process, or None if the clock was wrong. The floor is lowered only if an
+        ``correct_reading``: a reading of this process, or None if the clock was wrong. The floor is lowered only if an
         operator has accepted the clock since.
         """
         with self._lock:
             is_new = floor.acceptances != self._floor.acceptances
             if is_new or floor.acted_until > self._floor.acted_until:
                 self._floor = floor
-            if is_new or known:
+            if is_new or correct_reading:
                 self._is_behind = False
-            self._last_correct = known
+            self._last_correct = correct_reading

@@ -38,7 +38,7 @@ def library() -> "tuple[type[AESGCM], type[InvalidTag]]":
 
 
 def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
-    """Return ``body`` encrypted. ``key``: 32 bytes; ``group_id``: 16 bytes."""
+    """Encrypt ``body``. ``key``: 32 bytes; ``group_id``: 16 bytes."""
     return encrypt_all([key], [(group_id, number)], [body])[0]
 
 

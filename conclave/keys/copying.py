@@ -1,4 +1,4 @@
-"""Writes copies of a key file: consistent snapshots, each of which replaces the previous copy.
+"""Writes copies of a key file. A copy is a consistent snapshot, and replaces the previous copy.
 
 Copies are on other disks. Each access has a timeout, since such a disk may hang.
 """

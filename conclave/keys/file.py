@@ -4,8 +4,9 @@ A change appends records, flushes them, and only then overwrites the records tha
 consists of erased records, a new file replaces it, and the old one is overwritten and removed. So after a
 crash between any two writes no cover is missing, and leftovers are overwritten when the file is opened.
 
-The server and cleanup have the file open at the same time. Each takes the lock to change it, and detects what the other
-has appended by the file's size. Reading needs no lock: a record that was overwritten in between has a wrong checksum.
+The server and cleanup have the file open at the same time. Each takes the lock to change it, and detects records that
+the other has appended by the file's size. Reading needs no lock: a record that was overwritten in between has a wrong
+checksum.
 """
 
 import mmap
@@ -197,7 +198,7 @@ class KeyFile:
     def _reset(self) -> None:
         self._latest = max(self._latest, self._serial)
         self._locations: dict[bytes, int] = {}
-        """The location of each block's cover, see ``_packed``. There may be very many."""
+        """The location of each block's cover, see ``_pack_location``. There may be very many."""
         self._end = self._serial = self._used_bytes = self._damage = 0
 
     def _read(self, name: bytes) -> Cover | None:
@@ -237,7 +238,7 @@ class KeyFile:
     def _scan(self, size: int) -> None:
         """Read the records from ``_end`` on. Without the lock, stop at the first that may be incomplete."""
         end = size + -size % UNIT_BYTES
-        changed: dict[bytes, int] = {}
+        newest_offsets: dict[bytes, int] = {}
         leftovers: list[_Location] = []
         invalid: list[tuple[FoundRecord, FoundRecord | None]] = []
         unclassified: list[FoundRecord] = []
@@ -246,7 +247,7 @@ class KeyFile:
                 if record.state is RecordState.VALID:
                     invalid += [(each, record) for each in unclassified]
                     unclassified.clear()
-                    changed[record.name] = record.offset
+                    newest_offsets[record.name] = record.offset
                     leftovers += self._add_cover(record)
                 elif record.state is RecordState.PARTLY_ERASED:
                     leftovers.append(_Location(record.offset, record.size))
@@ -256,23 +257,23 @@ class KeyFile:
                         end = record.offset
                         break
         self._end = end
-        self._unreported.update(changed)
+        self._unreported.update(newest_offsets)
         if self._is_held:
             invalid += [(each, None) for each in unclassified]
-            self._clean_up(invalid, leftovers, changed)
+            self._clean_up(invalid, leftovers, newest_offsets)
 
     def _clean_up(
         self,
         invalid: list[tuple[FoundRecord, FoundRecord | None]],
         leftovers: list[_Location],
-        changed: dict[bytes, int],
+        newest_offsets: dict[bytes, int],
     ) -> None:
         """Overwrite the leftovers of an interrupted change, and count damaged records.
 
-        ``invalid``: each with the valid record that follows. ``changed``: the offset of the newest record of a block.
+        ``invalid``: each with the valid record that follows. ``newest_offsets``: those of the newest records, by block.
         """
         for record, following in invalid:
-            if self._is_torn(record, following) or changed.get(record.name, 0) > record.offset:
+            if self._is_torn(record, following) or newest_offsets.get(record.name, 0) > record.offset:
                 leftovers.append(_Location(record.offset, record.size))
             else:
                 self._damage += 1
@@ -297,7 +298,7 @@ class KeyFile:
         if former is not None:
             self._used_bytes -= _size(former)
         if not record.is_empty:
-            self._locations[record.name] = _packed(record.offset, record.size)
+            self._locations[record.name] = _pack_location(record.offset, record.size)
             self._used_bytes += record.size
         return [] if former is None else [_Location(_offset(former), _size(former))]
 
@@ -311,13 +312,15 @@ class KeyFile:
     def _write(self, covers: Sequence[tuple[bytes, Cover]]) -> None:
         if not covers:
             return
-        changed = dict(covers)
-        new_records = [records.encode(each, self._serial + 1, self._end, cover) for each, cover in changed.items()]
-        unchanged_bytes = self._used_bytes - sum(_size(self._locations.get(each, 0)) for each in changed)
+        changed_covers = dict(covers)
+        new_records = [
+            records.encode(each, self._serial + 1, self._end, cover) for each, cover in changed_covers.items()
+        ]
+        unchanged_bytes = self._used_bytes - sum(_size(self._locations.get(each, 0)) for each in changed_covers)
         file_bytes = self._end + sum(map(len, new_records))
         used_bytes = unchanged_bytes + sum(map(len, new_records))
         if not self._damage and file_bytes - used_bytes > max(MIN_DEAD_BYTES, used_bytes // 2):
-            self._rewrite(changed, new_records)
+            self._rewrite(changed_covers, new_records)
         else:
             self._append(new_records)
 
@@ -335,11 +338,11 @@ class KeyFile:
         self._end = begin
         self._overwrite(leftovers)
 
-    def _rewrite(self, changed: dict[bytes, Cover], new_records: Sequence[bytes]) -> None:
+    def _rewrite(self, changed_covers: dict[bytes, Cover], new_records: Sequence[bytes]) -> None:
         """Rewrite the file without erased records. A damaged file is not rewritten, so that it can be examined."""
-        unchanged = sorted((location, each) for each, location in self._locations.items() if each not in changed)
+        unchanged = sorted((location, each) for each, location in self._locations.items() if each not in changed_covers)
         changed_records = [
-            (each, record) for (each, cover), record in zip(changed.items(), new_records, strict=True) if cover
+            (each, record) for (each, cover), record in zip(changed_covers.items(), new_records, strict=True) if cover
         ]
         reach("keys.anew_begun")
         chunks = chain(
@@ -356,10 +359,10 @@ class KeyFile:
             *((each, _size(location)) for location, each in unchanged),
             *((k, len(v)) for k, v in changed_records),
         ):
-            self._locations[each] = _packed(self._end, size)
+            self._locations[each] = _pack_location(self._end, size)
             self._end += size
         self._used_bytes = end - UNIT_BYTES
-        self._unreported = unreported  # the caller knows of its own changes
+        self._unreported = unreported  # the caller already has its own changes
 
     def _chunks(self, locations: Sequence[int]) -> Iterator[RecordChunk]:
         """Yield the raw records in chunks of about PIECE_BYTES."""
@@ -389,7 +392,7 @@ def write_key_file(new: Path, head: Head, chunks: Iterable[RecordChunk], source:
     return end
 
 
-def _packed(offset: int, size: int) -> int:
+def _pack_location(offset: int, size: int) -> int:
     """Return a location as one number, which takes a fifth of the memory."""
     return offset // UNIT_BYTES << 16 | size // UNIT_BYTES
 

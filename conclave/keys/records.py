@@ -17,7 +17,7 @@ UNIT_BYTES = 64
 """The size of a record is a multiple of 64 bytes: the head, then the nodes."""
 
 MIN_RECORD_BYTES = 2 * UNIT_BYTES
-"""A record with a single node, as of a new block, has 128 bytes."""
+"""A record with a single node, such as that of a new block, has 128 bytes."""
 
 ID_BYTES = 16
 """The ids of groups and key files have 16 bytes."""

@@ -105,7 +105,7 @@ class KeyStore:
         return keys
 
     def confirm(self) -> None:
-        """Note that the transaction that called ``new_keys`` has committed."""
+        """Record that the transaction that called ``new_keys`` has committed."""
         self._unconfirmed.clear()
 
     def roll_back(self) -> None:
@@ -126,15 +126,15 @@ class KeyStore:
         """
         keys: list[bytes] = []
         for group_id, number in numbers:
-            name, within = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
-            neighbours = self._cached_runs.get((name, within >> NEIGHBOURS_STEPS))
+            name, number_in_block = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
+            neighbours = self._cached_runs.get((name, number_in_block >> NEIGHBOURS_STEPS))
             if neighbours is None:
                 nodes = self._cached_covers.get(name)
                 if nodes is None:
                     return None
-                neighbours = _run_keys(nodes, within >> NEIGHBOURS_STEPS)
-                self._cache((name, within >> NEIGHBOURS_STEPS), nodes, neighbours)
-            key = neighbours[within % NEIGHBOURS]
+                neighbours = _run_keys(nodes, number_in_block >> NEIGHBOURS_STEPS)
+                self._cache((name, number_in_block >> NEIGHBOURS_STEPS), nodes, neighbours)
+            key = neighbours[number_in_block % NEIGHBOURS]
             if key is None:
                 return None
             keys.append(key)
@@ -151,16 +151,16 @@ class KeyStore:
             finally:
                 self._mutex.release()
 
-    def covered(self, group_id: bytes, within: Range) -> list[Range]:
+    def covered(self, group_id: bytes, bounds: Range) -> list[Range]:
         """Return the numbers of a group that have keys, as ranges that do not touch. Raises KeyFileError."""
         ranges: list[Range] = []
         with self._mutex:
             self.refresh()
-            for block in range(within.first >> tree.HEIGHT, (within.last >> tree.HEIGHT) + 1):
+            for block in range(bounds.first >> tree.HEIGHT, (bounds.last >> tree.HEIGHT) + 1):
                 for node in self._file.read(records.block_name(group_id, block)) or ():
                     first, last = tree.span(node.position)
                     ranges.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
-        return tree.intersection(tree.union(ranges), [within])
+        return tree.intersection(tree.union(ranges), [bounds])
 
     def have_keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Return for each number of a group whether it has a key. Raises KeyFileError."""
@@ -304,12 +304,12 @@ class KeyStore:
 
         return self._change(changes())
 
-    def _evict(self, changed: Set[bytes]) -> None:
+    def _evict(self, names: Set[bytes]) -> None:
         """Remove changed covers, and the keys derived from them, from the caches."""
         with self._mutex:
-            for name in changed:
+            for name in names:
                 self._cached_covers.pop(name, None)
-            for each in [each for each in self._cached_runs if each[0] in changed] if changed else ():
+            for each in [each for each in self._cached_runs if each[0] in names] if names else ():
                 del self._cached_runs[each]
 
     def _blocks_by_group(self, groups: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
@@ -325,14 +325,14 @@ class KeyStore:
         remaining, count = iter(changes), 0
         while batch := list(islice(remaining, BLOCKS_PER_WRITE)):
             with self._file.locked() as write:
-                changed = []
+                changed_covers = []
                 for name, change in batch:
                     former = self._file.read(name)
                     if former is not None and (nodes := change(former)) != former:
-                        changed.append((name, nodes))
-                write(changed)
-            self._evict({name for name, _ in changed})
-            count += len(changed)
+                        changed_covers.append((name, nodes))
+                write(changed_covers)
+            self._evict({name for name, _ in changed_covers})
+            count += len(changed_covers)
         return count
 
 

@@ -39,7 +39,7 @@ from conclave.system import locks
 from conclave.system.locks import LockedError, LockRole
 
 ROUNDS = 8
-"""How many times to send one message to the deleted group, and two to the other group, of which one stays."""
+"""The number of rounds. Each sends one message to the deleted group, and two to the other group; one of them stays."""
 
 BODY_BYTES = 100
 
@@ -51,7 +51,7 @@ _NO_HASH = "no password: erasure experiment"
 _LOCK = LockRole(".experiment-lock", 2**62 + 2)
 
 CleanUp = Callable[[], str]
-"""Does a cleanup run like the command for it; returns its error or ""."""
+"""Performs a cleanup run as the command does; returns its error or ""."""
 
 
 class ExperimentError(Exception):
@@ -72,8 +72,8 @@ class ExperimentObjects(NamedTuple):
 
     keeper: bytes
     leaver: bytes
-    kept: bytes
-    gone: bytes
+    kept_group: bytes
+    deleted_group: bytes
 
 
 class Experiment:
@@ -87,7 +87,10 @@ class Experiment:
         self._part = ProofPart("experiment")
 
     def run(self) -> ProofPart:
-        """Send, erase, look, and remove everything. Raises ExperimentError, CommandRunnerError, or a run's error."""
+        """Send messages, erase some, search for their keys, and remove everything.
+
+        Raises ExperimentError, CommandRunnerError, or a run's error.
+        """
         context = self._outside.context()  # raises if the store cannot be used
         policy = context.policy.of_setting(KEEP, KEEP)
         if self._outside.read(message_keys.state) is None:
@@ -107,48 +110,48 @@ class Experiment:
     def _run_locked(self, context: Context) -> None:
         self._remove_all(context)  # the leftovers of an earlier experiment
         try:
-            kept, keeper = self._try(context)
+            kept_key, keeper = self._send_and_search(context)
         finally:
             self._remove_all(context)
         reach("experiment.removed")
-        self._clean("removing what is left of the experiment")
-        if self._outside.read(_unerased, kept, keeper):
+        self._clean("removing the leftovers of the experiment")
+        if self._outside.read(_count_unerased, kept_key, keeper):
             self._part.notes.append("the staying messages are deleted, and erased once their min_lifetime is over")
 
-    def _try(self, context: Context) -> tuple[int, bytes]:
-        """Send, erase, and search. Return the key of the staying group, and its only member."""
-        own = self._outside.write(_open, context, secrets.token_hex(16))
-        kept, gone = (self._outside.read(_key, each) for each in (own.kept, own.gone))
+    def _send_and_search(self, context: Context) -> tuple[int, bytes]:
+        """Send messages, erase some, and search. Return the key of the remaining group, and its only member."""
+        objects = self._outside.write(_create_objects, context, secrets.token_hex(16))
+        kept_key, deleted_key = (self._outside.read(_key, each) for each in (objects.kept_group, objects.deleted_group))
         reach("experiment.opened")
         sent_at = context.now()
-        erased, staying = self._outside.write(_send, context, own, sent_at)
-        dead, alive = self._paths(erased, staying)
+        erased, staying = self._outside.write(_send, context, objects, sent_at)
+        erased_secrets, staying_paths = self._all_secrets(erased, staying)
         reach("experiment.sent")
-        self._outside.write(groups.delete, context, own.gone, own.keeper)
-        self._outside.write(accounts.remove, context, own.leaver)
+        self._outside.write(groups.delete, context, objects.deleted_group, objects.keeper)
+        self._outside.write(accounts.remove, context, objects.leaver)
         reach("experiment.deleted")
         self._clean("erasing the messages of the experiment")
         reach("experiment.erased")
-        if left := self._outside.read(_unerased, gone, own.leaver):
-            self._add_blind(f"the run has not erased {left:,} of the messages: something else keeps them")
-            return kept, own.keeper
+        if remaining := self._outside.read(_count_unerased, deleted_key, objects.leaver):
+            self._add_blind(f"the run has not erased {remaining:,} of the messages: something else keeps them")
+            return kept_key, objects.keeper
         if 0 < context.policy.of_setting(KEEP, KEEP).expires_at(sent_at) <= context.now() + SEARCH_SECONDS:
             self._part.notes.append("the staying messages have expired meanwhile, so the control search is skipped")
-            staying, alive = [], alive[-1:]
-        self._try_to_open(context, own, erased, staying)
-        self._search(dead, alive)
-        return kept, own.keeper
+            staying, staying_paths = [], staying_paths[-1:]
+        self._check_decryption(context, objects, erased, staying)
+        self._search(erased_secrets, staying_paths)
+        return kept_key, objects.keeper
 
     def _remove_all(self, context: Context) -> None:
         """Delete the experiment's accounts, and thereby their groups."""
-        for user_id in self._outside.read(_left):
+        for user_id in self._outside.read(_leftover_accounts):
             self._outside.write(accounts.remove, context, user_id)
 
-    def _clean(self, doing: str) -> None:
+    def _clean(self, purpose: str) -> None:
         if error := self._clean_up():
-            raise ExperimentError(f"{doing}: the run failed: {error}")
+            raise ExperimentError(f"{purpose}: the run failed: {error}")
 
-    def _paths(
+    def _all_secrets(
         self, erased: Sequence[SentMessage], staying: Sequence[SentMessage]
     ) -> tuple[set[bytes], list[list[bytes]]]:
         """Return all secrets from which keys of ``erased`` derive, and the path to each key of ``staying``.
@@ -156,106 +159,113 @@ class Experiment:
         A path ends with the key itself. The last path is that of the next number, which no message has yet.
         """
         with key_files.locked_files(self._config.keys_path, self._config.keys_path):
-            found = Inspection(self._config.keys_path)
-        dead, alive = ([_path(found, each.group_id, each.number) for each in sent] for sent in (erased, staying))
-        alive.append(_path(found, staying[-1].group_id, staying[-1].number + 1))
-        if not all(dead + alive):
-            raise ExperimentError(f"{found.path}: has no keys for messages that were just sent")
-        return {secret for path in dead for secret in path}, alive
+            file = Inspection(self._config.keys_path)
+        erased_paths, staying_paths = (
+            [_secrets_to_key(file, each.group_id, each.number) for each in sent] for sent in (erased, staying)
+        )
+        staying_paths.append(_secrets_to_key(file, staying[-1].group_id, staying[-1].number + 1))
+        if not all(erased_paths + staying_paths):
+            raise ExperimentError(f"{file.path}: has no keys for messages that were just sent")
+        return {secret for path in erased_paths for secret in path}, staying_paths
 
-    def _try_to_open(
-        self, context: Context, own: ExperimentObjects, erased: Sequence[SentMessage], staying: Sequence[SentMessage]
+    def _check_decryption(
+        self,
+        context: Context,
+        objects: ExperimentObjects,
+        erased: Sequence[SentMessage],
+        staying: Sequence[SentMessage],
     ) -> None:
         """Decrypt messages like the server: erased ones must fail, staying ones must succeed and be served."""
         self._part.count("erased messages", len(erased))
         self._part.count("messages that stay", len(staying))
-        if opened := sum(each is not None for each in self._outside.read(_opened, erased)):
-            told = f"has the keys of {opened} erased messages of the experiment"
-            self._part.add(ProofFinding(FindingKind.KEYS, str(self._config.keys_path), told))
-        if self._outside.read(_opened, staying) != [each.body for each in staying]:
+        if decrypted := sum(each is not None for each in self._outside.read(_decrypt_all, erased)):
+            description = f"has the keys of {decrypted} erased messages of the experiment"
+            self._part.add(ProofFinding(FindingKind.KEYS, str(self._config.keys_path), description))
+        if self._outside.read(_decrypt_all, staying) != [each.body for each in staying]:
             self._add_blind("staying messages cannot be decrypted, so failing to decrypt erased ones proves nothing")
-        served = self._outside.read(_served, context, own)
+        served = self._outside.read(_served_bodies, context, objects)
         if served is not None and not served.issuperset(each.body for each in staying):
             self._add_blind("staying messages are not served, so not serving erased ones proves nothing")
 
-    def _search(self, dead: set[bytes], alive: Sequence[Sequence[bytes]]) -> None:
+    def _search(self, erased_secrets: set[bytes], staying_paths: Sequence[Sequence[bytes]]) -> None:
         """Search all key files for secrets. The run has updated the configured copies."""
-        self._part.count("secrets of what was erased", len(dead))
+        self._part.count("secrets of what was erased", len(erased_secrets))
         for path in key_files.known(self._config):
             try:
                 with key_files.locked_files(self._config.keys_path, path) as (real, files):
                     if real not in files:
                         self._add_blind("does not exist, so finding no keys proves nothing", path)
                     for each in files:
-                        self._search_file(dead, alive if each == real else (), each)
+                        self._search_file(erased_secrets, staying_paths if each == real else (), each)
             except KeyFileError as error:
                 self._part.add(ProofFinding(FindingKind.UNREADABLE, str(path), str(error)))
 
-    def _search_file(self, dead: set[bytes], alive: Sequence[Sequence[bytes]], path: Path) -> None:
-        """Search a file for secrets that must not be there, and for those that must be."""
+    def _search_file(self, erased_secrets: set[bytes], staying_paths: Sequence[Sequence[bytes]], path: Path) -> None:
+        """Search a file for secrets that must not be in it, and for those that must be."""
         data = path.read_bytes()
         self._part.count("files")
         self._part.count("bytes", len(data))
-        for offset in sorted(offset for offset in map(data.find, dead) if offset >= 0):
-            told = "a secret from which keys of erased messages of the experiment derive"
-            self._part.add(ProofFinding(FindingKind.KEYS, str(path), told, offset))
-        if not all(any(secret in data for secret in some) for some in alive):
+        for offset in sorted(offset for offset in map(data.find, erased_secrets) if offset >= 0):
+            description = "a secret from which keys of erased messages of the experiment derive"
+            self._part.add(ProofFinding(FindingKind.KEYS, str(path), description, offset))
+        if not all(any(secret in data for secret in secrets_on_path) for secrets_on_path in staying_paths):
             self._add_blind("the search does not find keys that must be there, so it proves nothing", path)
 
-    def _add_blind(self, told: str, path: Path | None = None) -> None:
-        self._part.add(ProofFinding(FindingKind.BLIND, str(path or self._config.database), told))
+    def _add_blind(self, description: str, path: Path | None = None) -> None:
+        self._part.add(ProofFinding(FindingKind.BLIND, str(path or self._config.database), description))
 
 
-def _open(connection: sqlite3.Connection, context: Context, chance: str) -> ExperimentObjects:
+def _create_objects(connection: sqlite3.Connection, context: Context, random_suffix: str) -> ExperimentObjects:
     keeper, leaver = (
-        accounts.register(connection, context, f"{_NAME}{name} {chance}", _NO_HASH, "") for name in ("keeper", "leaver")
+        accounts.register(connection, context, f"{_NAME}{name} {random_suffix}", _NO_HASH, "")
+        for name in ("keeper", "leaver")
     )
-    kept, gone = (
-        groups.create(connection, context, keeper, f"{_NAME}{name} {chance}", "") for name in ("kept", "gone")
+    kept_group, deleted_group = (
+        groups.create(connection, context, keeper, f"{_NAME}{name} {random_suffix}", "") for name in ("kept", "gone")
     )
-    return ExperimentObjects(keeper, leaver, kept, gone)
+    return ExperimentObjects(keeper, leaver, kept_group, deleted_group)
 
 
 def _send(
-    connection: sqlite3.Connection, context: Context, own: ExperimentObjects, now: int
+    connection: sqlite3.Connection, context: Context, objects: ExperimentObjects, now: int
 ) -> tuple[list[SentMessage], list[SentMessage]]:
     """Store the messages; return those to erase, and those that stay.
 
-    The first are older than any minimum lifetime. The others are not fetched by all members: their sender has not
-    fetched the messages between them.
+    Messages to erase are older than any minimum lifetime. Staying messages are not fetched by all members: their sender
+    has not fetched the messages between them.
     """
     erasable = max(0, min(now, context.policy.of_setting(KEEP, KEEP).erasable_before(now) - 1))
     erased, staying = list[SentMessage](), list[SentMessage]()
     for _ in range(ROUNDS):
-        for found, group_id, sender, at in (
-            (erased, own.gone, own.keeper, erasable),
-            (erased, own.kept, own.leaver, erasable),
-            (staying, own.kept, own.keeper, now),
+        for sent, group_id, sender, at in (
+            (erased, objects.deleted_group, objects.keeper, erasable),
+            (erased, objects.kept_group, objects.leaver, erasable),
+            (staying, objects.kept_group, objects.keeper, now),
         ):
             body, key = secrets.token_bytes(BODY_BYTES), _key(connection, group_id)
             (number,) = append_all(connection, [MessageDraft(key, sender, body)], at)
             (stored,) = bodies.of_messages(connection, [bodies.message_id(key, number)])
-            found.append(SentMessage(group_id, number, body, stored))
+            sent.append(SentMessage(group_id, number, body, stored))
     return erased, staying
 
 
-def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
+def _secrets_to_key(file: Inspection, group_id: bytes, number: int) -> list[bytes]:
     """Return the secrets from a node of the cover to the key of a number, inclusive; empty if it has no key."""
     leaf = tree.BLOCK + number % tree.BLOCK
-    node = tree.covering_node(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.covering_node(file.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return []
-    steps = leaf.bit_length() - node.position.bit_length()
-    return [tree.descend(node.secret, leaf >> (steps - each), each) for each in range(steps + 1)]
+    depth = leaf.bit_length() - node.position.bit_length()
+    return [tree.descend(node.secret, leaf >> (depth - each), each) for each in range(depth + 1)]
 
 
-def _opened(connection: sqlite3.Connection, sent: Sequence[SentMessage]) -> list[bytes | None]:
+def _decrypt_all(connection: sqlite3.Connection, sent: Sequence[SentMessage]) -> list[bytes | None]:
     return [bodies.decrypt(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
 
 
-def _served(connection: sqlite3.Connection, context: Context, own: ExperimentObjects) -> set[bytes] | None:
+def _served_bodies(connection: sqlite3.Connection, context: Context, objects: ExperimentObjects) -> set[bytes] | None:
     """Return the bodies that a client gets from the staying group; None if some are in the archive."""
-    page = messages.read_page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
+    page = messages.read_page(connection, objects.kept_group, objects.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
 
 
@@ -263,7 +273,7 @@ def _body_of(*values: Any, **_: Any) -> bytes:
     return bytes(values[2])
 
 
-def _left(connection: sqlite3.Connection) -> list[bytes]:
+def _leftover_accounts(connection: sqlite3.Connection) -> list[bytes]:
     rows = connection.execute("SELECT user_id FROM users WHERE password_hash = ?", (_NO_HASH,))
     return [row[0] for row in rows]
 
@@ -272,7 +282,7 @@ def _key(connection: sqlite3.Connection, group_id: bytes) -> int:
     return int(connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()[0])
 
 
-def _unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
+def _count_unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
     """Return how many messages of a deleted group or account remain in the database."""
     row = connection.execute(
         "SELECT (SELECT count(*) FROM messages WHERE group_key = ?1)"

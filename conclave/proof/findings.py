@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
 MAX_FINDINGS = 1000
-"""The most findings to keep for a part. Further ones are only counted."""
+"""The maximum number of findings to keep for a part. Further findings are only counted."""
 
 
 class FindingKind(StrEnum):
@@ -17,7 +17,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class ProofFinding:
-    """A reason why something erased may be decrypted, or why that is unknown."""
+    """A reason why erased bodies may still be decrypted, or why that is unknown."""
 
     kind: FindingKind
     path: str
@@ -33,18 +33,18 @@ class ProofPart:
 
     name: str
     looked_at: dict[str, int] = field(default_factory=dict)
-    """What was examined, and how much of it."""
+    """The number of examined items by kind."""
     findings: list[ProofFinding] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """What remains legitimately for a while, and why."""
+    """Items that legitimately remain for a while, with the reason."""
     notes: list[str] = field(default_factory=list)
     """Further lines for the operator."""
     more: int = 0
     """The number of findings beyond ``findings``."""
 
-    def count(self, what: str, amount: int = 1) -> None:
-        """Add to the count of what was examined."""
-        self.looked_at[what] = self.looked_at.get(what, 0) + amount
+    def count(self, kind: str, amount: int = 1) -> None:
+        """Add to the number of examined items of a kind."""
+        self.looked_at[kind] = self.looked_at.get(kind, 0) + amount
 
     def add(self, finding: ProofFinding) -> None:
         """Add a finding, unless it is already there."""

@@ -1,4 +1,4 @@
-"""Lists the key file and its copies, and locks them against writers."""
+"""Lists the key file and its copies, and locks them so that other processes do not write them."""
 
 import os
 from collections.abc import Iterator
@@ -37,5 +37,5 @@ def locked_files(own: Path, path: Path) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def _with_prefix(path: Path) -> list[Path]:
-    found = path.parent.glob(escape(path.name) + "*")
-    return sorted(each for each in found if each.is_file() and not each.is_symlink())
+    paths = path.parent.glob(escape(path.name) + "*")
+    return sorted(each for each in paths if each.is_file() and not each.is_symlink())

@@ -47,7 +47,7 @@ _random = random.Random()  # noqa: S311 - request ids are not secret
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Add the common headers to responses that were made without them, such as those of files."""
+    """Add the common headers to responses that were created without them, such as files."""
     cache_control = response.headers.get("Cache-Control")
     response.headers.update(response_headers(request))
     if cache_control:

@@ -50,23 +50,23 @@ class Reloader:
         self._tls = tls
         # Not searched for again: while the file is being replaced, another one must not be used.
         self._source = source
-        self._requested = requested
+        self._request_event = requested
         self._manager = manager
 
     async def __aenter__(self) -> Self:
         """Start to wait for requests."""
-        self._waiting = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
-        await self._waiting.__aenter__()
+        self._reload_context = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
+        await self._reload_context.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop. A reload in progress is cancelled, unless the file was read: then it is complete."""
-        await self._waiting.__aexit__(None, None, None)
+        await self._reload_context.__aexit__(None, None, None)
 
     async def _keep_reloading(self) -> None:
         while True:
-            await self._requested.wait()
-            self._requested.clear()
+            await self._request_event.wait()
+            self._request_event.clear()
             self._manager.reloading()
             is_applied = False
             try:
@@ -120,17 +120,17 @@ class Reloader:
         if source:
             _require_file(source)
         new_config = load_config(source)
-        if found := start_check.find_refusals(new_config, None):
-            raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
+        if refusals := start_check.find_refusals(new_config, None):
+            raise ConfigError(str(source or BUILT_IN), [each.says for each in refusals])
         context = load_context(self._config)
         if context:
             warn_if_invalid(context, self._config)
         return new_config, context, certificate.expiry(self._config.tls_cert_path)
 
 
-def changed_settings(one: Config, other: Config) -> list[str]:
+def changed_settings(config: Config, other: Config) -> list[str]:
     """Return the names of the settings whose values differ."""
-    return [name for name in setting_names() if _value(one, name) != _value(other, name)]
+    return [name for name in setting_names() if _value(config, name) != _value(other, name)]
 
 
 def _value(config: Config, name: str) -> Any:

@@ -121,7 +121,7 @@ def _require_folders(config: Config) -> None:
 
 
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
-    """Raise StoreError for the keys, or else for the ledger: not twice for one missing or older vault."""
+    """Raise StoreError for the keys, or otherwise for the ledger. A missing or older vault is reported only once."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:

@@ -79,15 +79,15 @@ class Supervisor:
         self._config = config
         self._health = health
         self._activity = ""
-        self._starting = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
-        self._preparing = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
+        self._start_timeout = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
+        self._prepare_timeout = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
         self._job_errors: dict[str, str] = {}
         self._pending_report: asyncio.Future[dict[str, Any]] | None = None
         self._orders: set[WorkerOrder] = set()
-        self._news = asyncio.Event()
+        self._order_event = asyncio.Event()
         self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
         self._was_ready = False
@@ -138,7 +138,7 @@ class Supervisor:
         if not self._send(encode_order(order).encode()) and not self._is_restarting():
             return False
         self._orders.add(order)
-        self._news.set()
+        self._order_event.set()
         return True
 
     def _is_restarting(self) -> bool:
@@ -185,12 +185,12 @@ class Supervisor:
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._activity}), and was killed"
                 if self._activity in (_STARTING, _PREPARING):
-                    limit = self._starting if self._activity == _STARTING else self._preparing
+                    limit = self._start_timeout if self._activity == _STARTING else self._prepare_timeout
                     limit.extend()
                     reason += f"; the next one gets {limit.seconds:.0f} seconds to start"
             except (OSError, ValueError) as error:  # it could not be started, or sent a malformed line
                 reason = f"the cleanup worker failed: {error}"
-            self._reset("the cleanup worker ended meanwhile")
+            self._reset("the cleanup worker has ended")
             self._health.set_fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
             pause = MIN_PAUSE_SECONDS if has_run else min(2 * pause, MAX_PAUSE_SECONDS)
@@ -206,10 +206,10 @@ class Supervisor:
             remaining = sleep.due_in - self._lead.seconds
             if remaining <= 0:
                 return
-            self._news.clear()
+            self._order_event.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining, MAX_SLEEP_SECONDS)):
-                    await self._news.wait()
+                    await self._order_event.wait()
         if self._orders != {WorkerOrder.COUNT}:
             self._sleep = None  # the worker runs each job at once
 
@@ -231,7 +231,7 @@ class Supervisor:
                 began_at = self._due_at = time.monotonic()
                 if sleep:
                     self._due_at += sleep.due_in
-                async with asyncio.timeout(self._starting.seconds) as limit:
+                async with asyncio.timeout(self._start_timeout.seconds) as limit:
                     async for line in process.stdout:
                         message = decode_message(line)
                         self._record_start(message, time.monotonic() - began_at, was_idle=sleep is not None)
@@ -266,14 +266,14 @@ class Supervisor:
     def _record_start(self, message: WorkerMessage, seconds: float, *, was_idle: bool) -> None:
         """Record how long a worker and its Java took to start. ``seconds``: since the start of the process."""
         if self._activity == _PREPARING and message is not WorkerState.PREPARING:
-            self._preparing.record(time.monotonic() - self._preparing_since)
+            self._prepare_timeout.record(time.monotonic() - self._preparing_since)
         if isinstance(message, JavaStarted):
             self._health.java_starts += 1
             self._health.java_start_seconds = message.seconds
             self._lead.record_java(message.seconds)
             log.debug("cleanup_java_started", seconds=round(message.seconds, 1))
         elif message is WorkerState.READY:
-            self._starting.record(seconds)
+            self._start_timeout.record(seconds)
             self._lead.record_worker(seconds)
             if was_idle:
                 log.debug("cleanup_woken")
@@ -288,7 +288,7 @@ class Supervisor:
         if message is WorkerState.PREPARING:
             self._activity = _PREPARING
             self._preparing_since = time.monotonic()
-            return self._preparing.seconds
+            return self._prepare_timeout.seconds
         if isinstance(message, WorkerIdle):
             self._activity = "falling asleep"
             return KILL_SECONDS

@@ -95,12 +95,12 @@ def _explain(certificate: str, key: str, error: Exception) -> str:
 
 
 def _diagnose(certificate: str, key: str, reason: str) -> str:
-    """Return what is wrong with two files that OpenSSL rejected for ``reason``. Raises OSError."""
+    """Return the fault of two files that OpenSSL rejected for ``reason``. Raises OSError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
     except ssl.SSLError:
-        swapped = ": it contains a private key; are the two paths swapped?" if _holds_key(certificate) else ""
-        return f"tls_cert_path: {certificate}: contains no certificate in PEM{swapped}"
+        hint = ": it contains a private key; are the two paths swapped?" if _holds_key(certificate) else ""
+        return f"tls_cert_path: {certificate}: contains no certificate in PEM{hint}"
     if "mismatch" in reason:
         return f"tls_key_path: {key}: does not match {certificate}: name the key of that certificate"
     if b"ENCRYPTED" in Path(key).read_bytes():
@@ -176,10 +176,10 @@ class _EarlyData(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.successor: asyncio.BufferedProtocol | None = None
-        self._held = b""
+        self._data = b""
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
+        self._data += data
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the loss to the connection, if that has started."""
@@ -188,7 +188,7 @@ class _EarlyData(asyncio.Protocol):
 
     def pass_on(self, transport: asyncio.Transport) -> None:
         """Pass the buffered bytes to the current protocol of the transport."""
-        data, self._held = self._held, b""
+        data, self._data = self._data, b""
         while data and not transport.is_closing():
             successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
             buffer = memoryview(successor.get_buffer(len(data)))

@@ -31,31 +31,31 @@ class VaultCopies:
     def __init__(self, app: web.Application) -> None:
         """Start without a renewal."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
-        self._renewed: object = None
+        self._renewed_version: object = None
         self._paused_until = self._recheck_at = 0.0
-        self._failed: VaultError | None = None
+        self._last_error: VaultError | None = None
         self._renewal: asyncio.Future[None] | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies if the vault has changed and the pause is over. Raises VaultError."""
         version = self._keys.serial, book.file_stamp(self._config.ledger_path)
-        is_current = version == self._renewed and time.monotonic() < self._recheck_at
+        is_current = version == self._renewed_version and time.monotonic() < self._recheck_at
         if is_current or not self._config.vault_copies:
             return
         if not is_last and time.monotonic() < self._paused_until:
-            if self._failed:
-                raise self._failed
+            if self._last_error:
+                raise self._last_error
             return
         if self._renewal and not self._renewal.done():  # the duty was cancelled, but its thread still runs
             await asyncio.wait({self._renewal})
             version = self._keys.serial, book.file_stamp(self._config.ledger_path)
-        began_at, self._failed = time.monotonic(), None
+        began_at, self._last_error = time.monotonic(), None
         arguments = self._keys, self._config.ledger_path, self._config.vault_copies
         self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.update_copies, *arguments))
         try:
             await asyncio.shield(self._renewal)
         except VaultError as error:
-            self._failed = error
+            self._last_error = error
             raise
         finally:
             ended_at = time.monotonic()
@@ -63,11 +63,11 @@ class VaultCopies:
                 ended_at + REST_FACTOR * (ended_at - began_at),
                 ended_at + RECHECK_SECONDS,
             )
-        self._renewed = version
+        self._renewed_version = version
 
 
 async def keep_vault(app: web.Application) -> AsyncIterator[None]:
-    """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
+    """Check the vault and renew its copies. A clean stop renews them too, unless the last renewal failed."""
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
     async def check() -> None:

@@ -58,8 +58,8 @@ class StartTimeout:
 
     def __init__(self, minimum: float, maximum: float) -> None:
         """``minimum``: the first limit. ``maximum``: the highest."""
-        self.seconds = self._least = minimum
-        self._most = maximum
+        self.seconds = self._minimum = minimum
+        self._maximum = maximum
 
     def extend(self) -> None:
         """Double the limit after a timeout."""
@@ -70,4 +70,4 @@ class StartTimeout:
         self._allow(2 * seconds)
 
     def _allow(self, seconds: float) -> None:
-        self.seconds = min(max(self._least, seconds), self._most)
+        self.seconds = min(max(self._minimum, seconds), self._maximum)

@@ -33,10 +33,10 @@ def allocate_numbers(connection: sqlite3.Connection, group_key: int, count: int)
         "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before, group_id",
         (count, group_key),
     ).fetchone()
-    free = _skip_erased(connection, group_id, last, count)
-    if free != last:
-        connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (free, group_key))
-    return free, expired_before, group_id
+    last_free = _skip_erased(connection, group_id, last, count)
+    if last_free != last:
+        connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (last_free, group_key))
+    return last_free, expired_before, group_id
 
 
 def next_body_id(connection: sqlite3.Connection) -> int:
@@ -169,7 +169,7 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
 
 
 def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
-    """Replace a non-message body, under the same key. Raises as ``put``."""
+    """Replace a non-message body, under the same key. Raises the same errors as ``put``."""
     claim_room(connection, len(body))
     (ciphertext,) = encrypt(connection, [(OTHERS, body_id)], [body])
     connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (ciphertext, body_id))
@@ -198,12 +198,12 @@ def extra_room(connection: sqlite3.Connection) -> Iterator[None]:
     Used for commits that remove a member. Without effect while less than MIN_FREE_BYTES are free.
     """
     store = of_store(connection)
-    spare = EXTRA_ROOM_BYTES if free_bytes(_path(connection).parent) >= MIN_FREE_BYTES else 0
-    store.room += spare
+    extra = EXTRA_ROOM_BYTES if free_bytes(_path(connection).parent) >= MIN_FREE_BYTES else 0
+    store.room += extra
     try:
         yield
     finally:
-        store.room = max(0, store.room - spare)
+        store.room = max(0, store.room - extra)
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
@@ -295,9 +295,9 @@ def return_free_pages(connection: sqlite3.Connection) -> bool:
     """
     if not connection.execute("PRAGMA auto_vacuum").fetchone()[0]:
         return False  # the file was recreated by another tool
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    total: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    excess = -((total - free * FREE_SHARE) // (FREE_SHARE - 1))
+    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    total_pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
+    excess = -((total_pages - free_pages * FREE_SHARE) // (FREE_SHARE - 1))
     if excess <= 0:
         return False
     store = of_store(connection)

@@ -87,19 +87,21 @@ def accept(connection: sqlite3.Connection, clock: Clock, ttl: int) -> None:
 
 def _replace_future_times(connection: sqlite3.Connection, parameters: dict[str, int]) -> dict[str, int]:
     """Set future times to the present; return the number of changed rows by table."""
-    changed: Counter[str] = Counter()
+    changed_rows: Counter[str] = Counter()
     keys = "SELECT group_key, expired_before FROM groups UNION ALL SELECT group_key, 0 FROM tombstones"
     for group_key, mark in connection.execute(keys).fetchall():
         values = {"group_key": group_key, "mark": mark, **parameters}
-        changed["messages"] += connection.execute(_MESSAGES, values).rowcount
+        changed_rows["messages"] += connection.execute(_MESSAGES, values).rowcount
     marks = "UPDATE groups SET expired_before = :now WHERE expired_before > :now"
-    changed["marks"] = connection.execute(marks, parameters).rowcount
+    changed_rows["marks"] = connection.execute(marks, parameters).rowcount
     for table, columns in PLAIN.items():
         to_present = ", ".join(f"{column} = min({column}, :now)" for column in columns)
         is_future = " OR ".join(f"{column} > :now" for column in columns)
-        changed[table] = connection.execute(f"UPDATE {table} SET {to_present} WHERE {is_future}", parameters).rowcount
-    changed["sessions"] = connection.execute(_SESSIONS, parameters).rowcount
+        changed_rows[table] = connection.execute(
+            f"UPDATE {table} SET {to_present} WHERE {is_future}", parameters
+        ).rowcount
+    changed_rows["sessions"] = connection.execute(_SESSIONS, parameters).rowcount
     timers = f"UPDATE timers SET redact_at = {_LATEST_END} WHERE redact_at > {_LATEST_END}"
-    changed["timers"] = connection.execute(timers, parameters).rowcount
+    changed_rows["timers"] = connection.execute(timers, parameters).rowcount
     connection.execute("INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")  # invalidates all caches
-    return dict(+changed)
+    return dict(+changed_rows)

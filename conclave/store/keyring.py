@@ -47,7 +47,7 @@ def open_to_serve(database: Path, path: Path, copies: Sequence[Path] = (), *, ac
         state = message_keys.state(connection)
         if state is None:
             return _create_vault(connection, path)
-        keys = _opened(connection, database, path, state, is_older_allowed=accepts_older)
+        keys = _open_own(connection, database, path, state, is_older_allowed=accepts_older)
         with _closed_on_error(keys), _as_store_errors():
             _require_newest(path, keys, copies)
             if is_older := keys.serial < state.serial:
@@ -88,7 +88,7 @@ def open_to_read(database: Path, path: Path) -> KeyStore | None:
     """Open the keys for a command that reads or stores bodies; None if the database has none yet. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = message_keys.state(connection)
-        return _opened(connection, database, path, state) if state else None
+        return _open_own(connection, database, path, state) if state else None
 
 
 def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
@@ -106,7 +106,7 @@ def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
     return keys
 
 
-def _opened(
+def _open_own(
     connection: sqlite3.Connection, database: Path, path: Path, state: KeyState, *, is_older_allowed: bool = False
 ) -> KeyStore:
     _require_exists(database, path)
@@ -260,10 +260,10 @@ def copy_fault(copy: Path, keys: KnownChanges, ledger: Path) -> str:
         return f"{copy}: the copy is missing"
     if head.keys_id != keys.keys_id:
         return f"{copy}: is a copy of another vault"
-    own = None
+    own_tip = None
     with suppress(StoreError):  # health reports faults of the ledger itself
-        own = book.tip(ledger)
-    if head.serial < keys.serial or (own and (tip is None or tip[1] < own[1])):
+        own_tip = book.tip(ledger)
+    if head.serial < keys.serial or (own_tip and (tip is None or tip[1] < own_tip[1])):
         return f"{copy}: is outdated: it lacks the newest changes"
     return ""
 

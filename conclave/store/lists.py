@@ -118,5 +118,5 @@ class Listing(Generic[T]):
 
 
 def estimated_size(row: sqlite3.Row) -> int:
-    """Return about how many bytes a row takes in a response."""
+    """Return the estimated size of a row in a response, in bytes."""
     return ROW_BYTES + sum(len(value) for value in row if isinstance(value, (str, bytes)))

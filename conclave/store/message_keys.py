@@ -40,22 +40,22 @@ def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
 
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, has only keys of stored bodies."""
+    """Record that the key file, as of its change ``serial``, has only keys of stored bodies."""
     connection.execute("UPDATE key_state SET settled = 1, serial = ?", (serial,))
 
 
 def note_serial(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the database relies on the change ``serial`` of the key file."""
+    """Record that the database relies on the change ``serial`` of the key file."""
     connection.execute("UPDATE key_state SET serial = ?1 WHERE serial < ?1", (serial,))
 
 
 def note_unsettled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
+    """Record that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
     connection.execute("UPDATE key_state SET settled = 0, serial = ?", (serial,))
 
 
 def note_erased(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
-    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
+    """Record that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
 
     The group, or its tombstone, must still exist.
     """
@@ -143,18 +143,18 @@ def living(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
     ).fetchall()
     for group_key, group_id, last in groups:
-        cold: Sequence[tuple[int, int]]
+        archived_ranges: Sequence[tuple[int, int]]
         if archived is None:
             parts = connection.execute(
                 "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
             )
-            cold = [(row[0], row[1]) for row in parts]
+            archived_ranges = [(row[0], row[1]) for row in parts]
         else:
-            cold = archived.get(group_key, ())
-        hot = connection.execute(
+            archived_ranges = archived.get(group_key, ())
+        hot_rows = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
-        stored = tree.union([*tree.from_numbers(row[0] for row in hot), *cold])
+        stored = tree.union([*tree.from_numbers(row[0] for row in hot_rows), *archived_ranges])
         yield (group_id, stored), Range(last + 1, LAST_NUMBER) if last is not None else None
     rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
     yield (OTHERS, tree.from_numbers(row[0] for row in rows)), _future_of_others(connection)

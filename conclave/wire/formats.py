@@ -49,7 +49,7 @@ def _require_few_values(body: bytes) -> None:
 
 
 def count_values(text: bytes) -> int:
-    """Return the number of commas and opening brackets in ``text``, about that of its values."""
+    """Return the number of commas and opening brackets in ``text``, which is about the number of its values."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 

@@ -65,7 +65,7 @@ class AcknowledgingConnection(Protocol):
     """A connection that detects whether a response was acknowledged."""
 
     def may_be_gone(self) -> bool:
-        """Return whether the client has ended its side, or the connection is lost; True also if unknown."""
+        """Return whether the client has ended its side, or the connection is lost; also True if unknown."""
 
     def expect_acknowledgement(self) -> Acknowledgement | None:
         """Start waiting for the acknowledgement of all written bytes. None: the connection is lost."""

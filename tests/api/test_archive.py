@@ -490,14 +490,14 @@ async def test_few_pages_with_a_part_in_the_archive_are_in_memory_at_a_time(
     """Whatever they wait for, once something of them was read."""
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, written, write_all = threading.Event(), [], pages._write_all
+    go_on, written, encode_all = threading.Event(), [], pages._encode_all
 
     def slow(*asked: Any) -> Any:
         written.append(asked)
         assert go_on.wait(30)
-        return write_all(*asked)
+        return encode_all(*asked)
 
-    monkeypatch.setattr(pages, "_write_all", slow)
+    monkeypatch.setattr(pages, "_encode_all", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(4 * CONCURRENT_READS)]
     try:
         await until(lambda: len(written) == 2 * CONCURRENT_READS)

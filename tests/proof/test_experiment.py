@@ -157,8 +157,8 @@ def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch
 def test_a_search_that_does_not_find_what_is_there_is_no_proof(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = experiment._path
-    monkeypatch.setattr(experiment, "_path", lambda *its: [secrets.token_bytes(32) for _ in path(*its)])
+    path = experiment._secrets_to_key
+    monkeypatch.setattr(experiment, "_secrets_to_key", lambda *its: [secrets.token_bytes(32) for _ in path(*its)])
     assert found_in(laboratory.experiment().run()) == {("blind", "hot.vault/keys"), ("blind", "copy/keys")}
 
 

@@ -120,7 +120,7 @@ class AccountCalls(ApiCalls):
         )
 
     async def end_session(self, session_id: UUID) -> None:
-        """End a session, such as that of a lost device."""
+        """End a session, for example of a lost device."""
         await self.transport.send(Call("DELETE", path("sessions", session_id)))
 
 

@@ -56,12 +56,11 @@ class GroupCalls(ApiCalls):
         min_lifetime: int | None = None,
         dry_run: bool = False,
     ) -> GroupUpdated:
-        """Change a group; None leaves a value unchanged. Return which messages the change hides.
+        """Change a group; None leaves a value unchanged. Return how many messages the change hides.
 
-        ``dry_run``: change nothing, and return which messages the change would hide.
-
-        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or
-        seconds. ``visibility``: "private" or "public". In protobuf an empty alias leaves the alias unchanged.
+        ``dry_run``: change nothing, and return how many messages the change would hide. ``expiry``: -1 inherit, 0
+        delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or seconds. ``visibility``:
+        "private" or "public". In protobuf an empty alias leaves the alias unchanged.
         """
         body = wire.UpdateGroup(
             update_message_expiry=expiry is not None,
@@ -102,7 +101,7 @@ class GroupCalls(ApiCalls):
     async def commit(
         self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
     ) -> None:
-        """Store a commit as a message, a group info, the group's MLS id, or several of them. The request is not repeated."""
+        """Store a commit as a message, a group info, or the group's MLS id, or several. The request is not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
         await self.transport.send(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 

@@ -115,13 +115,13 @@ def record_page(
 
 
 def store(
-    connection: sqlite3.Connection, group_key: int, fetched: int, arrived: Sequence[IncomingMessage], times: TimeBounds
+    connection: sqlite3.Connection, group_key: int, fetched: int, incoming: Sequence[IncomingMessage], times: TimeBounds
 ) -> None:
     """Store messages, except expired ones. Numbers up to ``fetched`` are marked as late."""
     expiry, read_up_to = connection.execute(
         "SELECT expiry, read_up_to FROM groups WHERE group_key = ?", (group_key,)
     ).fetchone()
-    for each in arrived:
+    for each in incoming:
         if expiry > 0 and min(each.created_at, times.now) + expiry < times.confirmed:
             continue
         redact_at = each.redact_at(times.now)

@@ -85,7 +85,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
     except OSError as error:
         raise HistoryError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
-        _create_schema(connection, path)
+        _prepare(connection, path)
         enable_auto_vacuum(connection)
     except sqlite3.Error as error:
         connection.close()
@@ -96,7 +96,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-def _create_schema(connection: sqlite3.Connection, path: Path | None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     with transaction(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():

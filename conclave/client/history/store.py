@@ -56,7 +56,7 @@ class History:
         self._clock = ServerClock(clock or SystemClock(), *load_clock(self._connection))
         self._saved_clock = SavedClock()
         self._has_reappeared = False
-        self._unannounced: list[ErasedMessage] = []
+        self._unreported: list[ErasedMessage] = []
         self._reserve = SpaceReserve(path)
         for step in (self._set_fetched_gone_at, self._erase_due):
             with suppress(DiskError):  # expired messages stay hidden, and are erased later
@@ -181,8 +181,8 @@ class History:
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Set a group's effective expiry, for all its messages. Return whether it has changed.
 
-        Messages that expire by it are hidden at once, and erased by the next ``enforce``. With delete-after-fetch,
-        messages keep their former lifetime.
+        Messages that have expired under the new value are hidden at once, and erased by the next ``enforce``. With
+        delete-after-fetch, messages keep their former lifetime.
         """
         with self._transaction() as connection:
             group_key, former = ensure_group(connection, group_id)
@@ -199,27 +199,27 @@ class History:
         group_id: UUID,
         after: int,
         up_to: int,
-        arrived: Sequence[IncomingMessage],
+        incoming: Sequence[IncomingMessage],
         *,
         numbers: Sequence[int] | None = None,
         in_doubt: bool = False,
     ) -> bool:
         """Store a page fetched with ``after``, whose last number is ``up_to``, without expired messages.
 
-        ``numbers``: all numbers of the page; None: those of ``arrived``. ``in_doubt``: whether the server's clock was
+        ``numbers``: all numbers of the page; None: those of ``incoming``. ``in_doubt``: whether the server's clock was
         in doubt. Returns False and stores nothing if the history does not end at ``after``, because another process
         has fetched since. Raises DiskError while the reserve cannot be filled.
         """
         if not self._reserve.refill():
             raise DiskError(FULL)
-        numbers = [each.sequence_num for each in arrived] if numbers is None else numbers
+        numbers = [each.sequence_num for each in incoming] if numbers is None else numbers
         with self._transaction() as connection:
             group_key, _ = ensure_group(connection, group_id)
             fetched = pages.record_page(connection, group_key, after, up_to, numbers, in_doubt=in_doubt)
             if fetched is None:
                 return False
             times = TimeBounds(self.now(), self._clock.earliest(), self._clock.confirmed_now())
-            pages.store(connection, group_key, fetched, arrived, times)
+            pages.store(connection, group_key, fetched, incoming, times)
             self._set_gone_at(connection, group_key, after)
         return True
 
@@ -252,8 +252,8 @@ class History:
 
         If an unconfirmed time hides a message, later ones are not returned: the hidden one may reappear before them.
         """
-        if late := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
-            return late
+        if late_messages := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
+            return late_messages
         handled = self._number(group_id, "handled_up_to")
         row = self._connection.execute(
             "SELECT min(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
@@ -385,7 +385,7 @@ class History:
         """Erase and return expired messages. Call it at least once a second: it is cheap."""
         self._erase_due()
         self._reserve.refill()
-        found, self._unannounced = self._unannounced, []
+        found, self._unreported = self._unreported, []
         return found
 
     def release_reserve(self) -> None:
@@ -403,7 +403,7 @@ class History:
                     batch = erasing.erase(connection, [each[0] for each in keys])
             except DiskError:
                 if not self._reserve.release() and batch_size == 1:
-                    self._unannounced += erased
+                    self._unreported += erased
                     raise
                 batch_size = 1
             else:
@@ -412,7 +412,7 @@ class History:
 
     def _erase_due(self) -> None:
         """Erase expired messages, which the next ``enforce`` returns."""
-        self._unannounced += self._forget_where("gone_at <= ?", self._clock.confirmed_now())
+        self._unreported += self._forget_where("gone_at <= ?", self._clock.confirmed_now())
         with suppress(DiskError):  # compacting needs space before it frees any
             while (segment := bodies.sparse(self._connection)) is not None:
                 with self._transaction() as connection:

@@ -131,11 +131,11 @@ class TrackedConnection:
 class Admission:
     """The connections of a port, except those that became event streams."""
 
-    def __init__(self, limits: ConnectionLimits, closed: Counter[str], events: Events | None = None) -> None:
-        """``closed``: counts closed connections by reason. ``events``: the event streams."""
+    def __init__(self, limits: ConnectionLimits, close_counts: Counter[str], events: Events | None = None) -> None:
+        """``close_counts``: counts closed connections by reason. ``events``: the event streams."""
         self._limits = limits
         self.open: dict[TrackedConnection, None] = {}  # in the order in which they were accepted
-        self._closed = closed
+        self._close_counts = close_counts
         self._events = events
         self._idle: tuple[dict[TrackedConnection, None], ...] = tuple({} for _ in ConnectionRank)
         self._unauthenticated: dict[str, dict[TrackedConnection, None]] = {}  # by address
@@ -175,7 +175,7 @@ class Admission:
         if len(unauthenticated) >= self._limits.unauthenticated:
             idle = next((each for each in unauthenticated if each.is_idle), None)
             if idle is None:
-                self._closed["refused"] += 1
+                self._close_counts["refused"] += 1
                 return False
             self._close(idle, "address")
         streams = self._events.wheel.size if self._events else 0
@@ -184,7 +184,7 @@ class Admission:
         self.warn(now)
         if self.close_idle(now - NEW_SECONDS) or self._close_of_largest(address) or self.close_idle(now):
             return True
-        self._closed["refused"] += 1
+        self._close_counts["refused"] += 1
         return False
 
     def close_idle(self, before: float) -> bool:
@@ -228,7 +228,7 @@ class Admission:
         candidates: list[TrackedConnection | Stream] = [each for each in self.open if each.owner == owner]
         candidates += streams.get(owner, ()) if isinstance(owner, bytes) else ()
         for each in candidates[: max(1, count // 16)]:
-            self._closed["largest"] += 1
+            self._close_counts["largest"] += 1
             if isinstance(each, Stream):
                 if self._events:
                     self._events.remove(each)
@@ -239,7 +239,7 @@ class Admission:
         return True
 
     def _close(self, connection: TrackedConnection, reason: str) -> None:
-        self._closed[reason] += 1
+        self._close_counts[reason] += 1
         self.remove(connection)
         connection.drop()
 

@@ -45,7 +45,7 @@ class AiohttpHandler(web.RequestHandler):
 
     __slots__ = (
         *("_has_begun", "_is_answered", "_is_body_broken", "_is_last"),
-        *("_missing", "_reader", "_scanner", "connection"),
+        *("_missing_bytes", "_reader", "_scanner", "connection"),
     )
 
     def __init__(self, server: web.Server, connection: RespondingConnection, transport: asyncio.Transport) -> None:
@@ -54,7 +54,7 @@ class AiohttpHandler(web.RequestHandler):
             server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
         )
         self.connection = connection
-        self._missing = 0  # bytes of a body with a length that have not arrived
+        self._missing_bytes = 0  # bytes of a body with a length that have not arrived
         self._scanner: RequestScanner | None = None  # follows a body in chunks until it is complete
         self._reader: StreamReader | None = None  # gets the body of the request in progress
         self._has_begun, self._is_answered, self._is_body_broken, self._is_last = True, False, False, False
@@ -68,8 +68,8 @@ class AiohttpHandler(web.RequestHandler):
             scanner = RequestScanner()
             size = scanner.feed(data)
             self._scanner = None if scanner.is_complete else scanner
-        self._missing = max(0, size - len(data))
-        self._is_last = head.length is None or head.is_tunnel or (head.upgrades and self._missing > 0)
+        self._missing_bytes = max(0, size - len(data))
+        self._is_last = head.length is None or head.is_tunnel or (head.upgrades and self._missing_bytes > 0)
         self._has_begun = self._is_answered = self._is_body_broken = False
         self.data_received(data[:size])
         return data[size:]
@@ -77,7 +77,7 @@ class AiohttpHandler(web.RequestHandler):
     @property
     def expects_body(self) -> bool:
         """Whether a part of the request's body has not arrived yet."""
-        return self._missing > 0 or self._scanner is not None
+        return self._missing_bytes > 0 or self._scanner is not None
 
     @property
     def has_whole_request(self) -> bool:
@@ -88,14 +88,14 @@ class AiohttpHandler(web.RequestHandler):
         """Pass on a part of the body. Return the bytes after the body."""
         try:
             if self._scanner:
-                self._missing = self._scanner.feed(data)
+                self._missing_bytes = self._scanner.feed(data)
                 self._scanner = None if self._scanner.is_complete else self._scanner
         except MalformedRequestError:
             self._scanner = None
             self._break_body()
             return b""
-        size = min(self._missing, len(data))
-        self._missing -= size
+        size = min(self._missing_bytes, len(data))
+        self._missing_bytes -= size
         self.data_received(data[:size])
         self._finish_if_done()
         return data[size:]
@@ -195,7 +195,7 @@ class RequestFactory:
         return self._make(message, payload, protocol, writer, task)
 
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
-        """Complete the headers of a response. ``origin``: that of the page that sent the request, if any."""
+        """Complete the headers of a response. ``origin``: the origin of the requesting page, if any."""
         omit_date(headers, self._clock)
         self._cross_origin.add_to(headers, origin)
 

@@ -84,15 +84,15 @@ class FastPath:
         self._auth_header = app[app_keys.CONFIG].auth_header
         self._auth_field = self._auth_header.lower().encode("ascii")
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
-        self._parsed: dict[bytes, ParsedHeaders] = {}
+        self._headers_by_key: dict[bytes, ParsedHeaders] = {}
         """By hashes of heads, since heads contain tokens."""
         self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._pipeline = app[PIPELINE]
-        self._fetching = app[app_keys.FETCHING]
-        self._sending = app[app_keys.SENDING]
+        self._fetcher = app[app_keys.FETCHING]
+        self._sender = app[app_keys.SENDING]
         self._route = app[app_keys.ENDPOINTS][messages.fetch].path
-        self._confirming: set[asyncio.Task[None]] = set()
-        self._reading: set[asyncio.Task[None]] = set()
+        self._confirm_tasks: set[asyncio.Task[None]] = set()
+        self._read_tasks: set[asyncio.Task[None]] = set()
 
     def read_head(self, text: bytes, connection: RespondingConnection) -> tuple[RequestHead, FastRequest | None]:
         """Parse a head; if the request is plain, return it too. Raises MalformedRequestError.
@@ -104,7 +104,7 @@ class FastPath:
         if not line:
             return framing.measure(text), None
         key, length = self._key(text, line)
-        headers, head = self._parsed.get(key), RequestHead(length, {})
+        headers, head = self._headers_by_key.get(key), RequestHead(length, {})
         if not headers:
             head = framing.read_head(text)
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
@@ -145,9 +145,9 @@ class FastPath:
 
     def cache(self, request: FastRequest) -> None:
         """Cache the parsed headers of a request. A full cache is cleared."""
-        if len(self._parsed) >= MAX_CACHED:
-            self._parsed.clear()
-        self._parsed[request.key] = request.headers
+        if len(self._headers_by_key) >= MAX_CACHED:
+            self._headers_by_key.clear()
+        self._headers_by_key[request.key] = request.headers
 
     def take(self, request: FastRequest, body: bytes) -> bool:
         """Answer a request, now or later. Return False, with nothing done, if a handler has to answer it.
@@ -165,10 +165,10 @@ class FastPath:
 
     async def finish(self, seconds: float) -> None:
         """Stop reading pages, and wait up to ``seconds`` until the watermarks of fetched pages are stored."""
-        for task in self._reading:
+        for task in self._read_tasks:
             task.cancel()
-        if self._confirming:
-            await asyncio.wait(self._confirming, timeout=seconds)
+        if self._confirm_tasks:
+            await asyncio.wait(self._confirm_tasks, timeout=seconds)
 
     def _prepare(self, request: FastRequest, body: bytes) -> Callable[[], object] | None:
         """Start to send a message, or find a page. Return a function that answers; None: a handler has to answer.
@@ -188,7 +188,7 @@ class FastPath:
             message = SendMessageRequest.quick(headers.body_format, body)
             if not isinstance(message, SendMessage):
                 return None
-            send_future = self._sending.begin(
+            send_future = self._sender.begin(
                 Send(group_id, caller.user_id, message.mls_message, message.self_destruct_seconds, message.send_id)
             )
             return partial(send_future.add_done_callback, partial(self._answer_send, request)) if send_future else None
@@ -196,14 +196,14 @@ class FastPath:
         if not isinstance(query, GetMessages):
             return None
         page_query = group_id, caller.user_id, query.after, query.limit, headers.response_format
-        fetched_page = self._fetching.read_cached(*page_query, next_confirms=query.next_confirms)
+        fetched_page = self._fetcher.read_cached(*page_query, next_confirms=query.next_confirms)
         if fetched_page:
             parts = page_writer.page_parts(headers.response_format, fetched_page.pieces)
             return partial(self._answer_page, request, fetched_page, parts)
         read = partial(
-            self._fetching.read, *page_query, include_redacted=query.include_redacted, next_confirms=query.next_confirms
+            self._fetcher.read, *page_query, include_redacted=query.include_redacted, next_confirms=query.next_confirms
         )
-        return partial(_start, self._reading, self._read(request, read))
+        return partial(_start, self._read_tasks, self._read(request, read))
 
     async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, FetchedPage]]) -> None:
         """Answer with a page that is not cached."""
@@ -221,7 +221,7 @@ class FastPath:
         parts = _with_head(request, parts)
         if page.needs_confirmation:
             # Without its pieces: in JSON they would be in memory twice.
-            _start(self._confirming, self._hand_over(request, page._replace(pieces=[]), parts))
+            _start(self._confirm_tasks, self._hand_over(request, page._replace(pieces=[]), parts))
         else:
             self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
@@ -231,7 +231,7 @@ class FastPath:
         status: int = HTTPStatus.OK
         try:
             has_arrived = await request.connection.hand_over(parts, counts=page.counts_on_arrival)
-            await self._fetching.confirm(page, has_arrived=has_arrived)
+            await self._fetcher.confirm(page, has_arrived=has_arrived)
         except Exception as error:  # noqa: BLE001 - the client has been answered
             status = self._api_error(request, error).status
         self._record(request, status)

@@ -40,7 +40,7 @@ SWEEP_SECONDS = 5.0
 """How often the server closes connections that are idle for too long."""
 
 STOP_SECONDS = 2.0
-"""At a stop, answers of the fast path get 2 seconds to be sent, then those of aiohttp another 2."""
+"""At a stop, the fast path has 2 seconds to send its answers, then aiohttp has another 2."""
 
 STOP_POLL_SECONDS = 0.01
 

@@ -44,8 +44,9 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
     The ends are Unix seconds, exclusive, ascending; the last is ``before``. Slices are planned 5% smaller, since the
-    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices has a quarter:
-    until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at once.
+    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices is four times
+    smaller: until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at
+    once.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
@@ -74,7 +75,7 @@ def count(connection: sqlite3.Connection, before: int) -> int:
 def has_movable(connection: sqlite3.Connection, before: int) -> bool:
     """Return whether any message of the groups in temp.movable may move. ``before``: as for ``choose``.
 
-    A group may have old messages none of which may move, as long as a member has not fetched them.
+    A group may have old messages, but none that may move, as long as a member has not fetched them.
     """
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 

@@ -131,7 +131,7 @@ def note_version(connection: sqlite3.Connection, version: int) -> None:
 
 
 def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
-    """Note that a run is about to change the table.
+    """Record that a run is about to change the table.
 
     From here on, there may be files that do not belong to the table. ``former_turn`` and ``version``: the current ones
     of the table, whose files are kept.
@@ -141,7 +141,7 @@ def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, vers
 
 
 def note_erased(connection: sqlite3.Connection) -> None:
-    """Note that no replaced or half-written files are left on disk."""
+    """Record that no replaced or half-written files are left on disk."""
     connection.execute("UPDATE archive_state SET unerased = 0")
 
 
@@ -249,7 +249,7 @@ def fix_batch(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: 
 
 
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
-    """Note how many messages of a batch were verified in the archive, and their checksum (None: no messages)."""
+    """Record how many messages of a batch were verified in the archive, and their checksum (None: no messages)."""
     connection.execute(
         "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
         (message_count, checksum, batch),
@@ -320,7 +320,7 @@ def replace_parts(
 
 
 def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
-    """Note that only commits of a deleted account are left in the archive in these groups.
+    """Record that only commits of a deleted account are left in the archive in these groups.
 
     The account's tombstone is deleted if it has no application messages left in either tier.
     """

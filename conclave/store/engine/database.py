@@ -52,11 +52,11 @@ Otherwise it is kept and reused: a commit that extends the file takes about twic
 
 
 CHECKPOINT_INTERVAL_SECONDS = 1.0
-"""There is a checkpoint every second."""
+"""A checkpoint runs every second."""
 
 
 WAL_LIMIT_BYTES = 8 * 1024 * 1024
-"""The writer itself does a checkpoint if the write-ahead log exceeds 8 MiB.
+"""The writer itself runs a checkpoint if the write-ahead log exceeds 8 MiB.
 
 Acknowledged writes must fit into the database even if the disk fills up before. Cleanup's reserve is larger than this.
 """

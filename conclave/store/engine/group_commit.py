@@ -69,7 +69,7 @@ class _Result:
 def run_together(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
     """Run the joint writes of ``batch``, one call for each kind; return for each item a _Result or an exception.
 
-    They run first in the transaction, so they see only committed data. Raises what a call raises.
+    They run first in the transaction, so they see only committed data. Raises the exceptions of the calls.
     """
     outcomes: list[Any] = []
     for joint, writes in batch.joint.items():
@@ -121,14 +121,14 @@ def _in_savepoint(fn: SingleWrite, connection: StoreConnection) -> Any:
     return outcome
 
 
-def resolve(done: "asyncio.Future[Any]", outcome: Any) -> None:
+def resolve(future: "asyncio.Future[Any]", outcome: Any) -> None:
     """Set the result or the exception of a write."""
-    if done.cancelled():
+    if future.cancelled():
         return
     if isinstance(outcome, _Result):
-        done.set_result(outcome.value)
+        future.set_result(outcome.value)
     else:
-        done.set_exception(outcome)
+        future.set_exception(outcome)
 
 
 def snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:

@@ -187,14 +187,14 @@ def write_transaction(
             connection.execute("ROLLBACK")
 
 
-def _return_pages(connection: sqlite3.Connection, most: int) -> None:
-    """Return at most ``most`` free pages to the file system. It must be the last action of the transaction.
+def _return_pages(connection: sqlite3.Connection, max_pages: int) -> None:
+    """Return at most ``max_pages`` free pages to the file system. It must be the last action of the transaction.
 
     SQLite moves the file's last pages to free ones, and truncates the file at the commit. ``incremental_vacuum(N)``
     frees a page for each row that is fetched, so it is called for one page at a time.
     """
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    for _ in range(min(most, free)):
+    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(max_pages, free_pages)):
         connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
     reach("erase.freed")
 

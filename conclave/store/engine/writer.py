@@ -84,7 +84,7 @@ class Writer:
         return await self._add(None, 0, single=single)
 
     def add_joint(self, joint: JointWrite, item: Any, weight: int) -> "asyncio.Future[Any]":
-        """Write ``item`` by ``joint``, together with other items that wait at the same time."""
+        """Write ``item`` with ``joint``, together with other items that wait at the same time."""
         return self._add(joint, weight, item=item)
 
     @property
@@ -205,14 +205,14 @@ class _Transaction:
             started_at = time.monotonic()
         self.commit_seconds = time.monotonic() - started_at
         reach("writer.after_commit")
-        outcomes = [store_error(self._path, each) if _is_disk(each) else each for each in self._outcomes]
+        outcomes = [store_error(self._path, each) if _is_disk_failure(each) else each for each in self._outcomes]
         return _BatchResult(outcomes, self._announced)
 
     def _prepare(self, connection: sqlite3.Connection, patience: float) -> None:
         try:
             self._begin(connection, run_together, patience)
         except Exception as error:
-            if _concerns_all(error):
+            if _affects_all_writes(error):
                 raise
             if of_store(connection).is_on_event_loop:  # separately, they take longer and may need uncached data
                 raise NotCachedError from error
@@ -253,11 +253,11 @@ def _fail(error: Exception, _: sqlite3.Connection) -> _BatchResult:
     raise error
 
 
-def _is_disk(outcome: Any) -> bool:
+def _is_disk_failure(outcome: Any) -> bool:
     return isinstance(outcome, Exception) and is_disk_error(outcome)
 
 
-def _concerns_all(error: Exception) -> bool:
+def _affects_all_writes(error: Exception) -> bool:
     """Return whether an error concerns the whole transaction, so that running the writes separately does not help."""
     if isinstance(error, StoreError):
         return not isinstance(error, StoreFullError)

@@ -73,7 +73,7 @@ _TABLES = (
     "CREATE INDEX entries_by_subject ON entries (kind, subject)",
 )
 
-_HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
+_IN_CURRENT_HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
 """The rows of the current history. A restore begins a new history; rows of earlier histories are still needed."""
 
 _EXPIRED = "at < :before AND kind NOT IN ('restore', 'alive', 'settings')"
@@ -133,26 +133,26 @@ class _Head(NamedTuple):
     entries: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEntry]) -> int:
+def append(path: Path, ledger_id: str, last_written: int, entries: Sequence[LedgerEntry]) -> int:
     """Append entries, in the order of their changes, durably. Creates the file if it is missing.
 
-    An entry replaces the previous one of the same object, except for READ entries, each of which is about different
-    messages. ``written``: the number of the last change that the file must have. Entries that it has already are
+    An entry replaces the previous one of the same object, except for READ entries, which cover different
+    messages. ``last_written``: the number of the last change that the file must have. Entries that it has already are
     skipped. Returns the greatest number before the call: if it exceeds the database's last change, another database has
     written to the file, and these entries may have been skipped. Raises LedgerError, without changing the file.
     """
     with _as_ledger_errors(path), _mutex:
         _create_if_missing(path)
-        with _opened(path) as connection, _transaction(connection):
+        with _open_connection(path) as connection, _transaction(connection):
             old_head = _head(path, connection)
-            if old_head is None and written and entries[0].kind != RESTORE:
+            if old_head is None and last_written and entries[0].kind != RESTORE:
                 raise LedgerError(f"{path}: the ledger is missing")  # a new one would be incomplete
             if old_head is None:
                 _make_tables(connection)
-            head = old_head or _Head(ledger_id, written, written, 0, 0)
+            head = old_head or _Head(ledger_id, last_written, last_written, 0, 0)
             _require_own(path, head.ledger_id, ledger_id)
-            if head.last_change < written:
-                raise LedgerError(_truncated(path))
+            if head.last_change < last_written:
+                raise LedgerError(_truncation_text(path))
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
         reach("ledger.synced")
@@ -164,7 +164,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    with _opened_if_exists(path) as connection:
+    with _open_if_exists(path) as connection:
         head = _head(path, connection) if connection else None
         return (head.ledger_id, head.last_change) if head else None
 
@@ -187,7 +187,7 @@ def copy(path: Path, target: Path) -> None:
     Raises LedgerError, for example if ``target`` is not a ledger, or a newer one, which may have entries that are
     missing here. The caller excludes other processes that copy to ``target``.
     """
-    with _opened_if_exists(path) as connection:
+    with _open_if_exists(path) as connection:
         head = _head(path, connection) if connection else None
         if connection is None or head is None:
             return
@@ -212,7 +212,7 @@ def copy(path: Path, target: Path) -> None:
 
 def inspect(path: Path) -> LedgerContents | None:
     """Read the whole file and return its summary; None if it is missing. Raises LedgerError."""
-    with _opened_if_exists(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None:
             return None
         connection.execute("BEGIN")  # a snapshot, since another process may append
@@ -225,28 +225,28 @@ def entries(path: Path, after: int) -> list[LedgerEntry]:
 
     Raises LedgerError.
     """
-    with _opened_if_exists(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None or _head(path, connection) is None:
             return []
         rows = connection.execute(f"{_ROWS} WHERE change > ? ORDER BY id", (after,))
         return [_entry(row) for row in rows if _is_intact(row)]
 
 
-def require_sound(path: Path, ledger_id: str, written: int) -> None:
+def require_sound(path: Path, ledger_id: str, last_written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks written changes.
 
-    ``written``: the greatest number that was written; 0: none yet, so the file may be missing.
+    ``last_written``: the greatest number that was written; 0: none yet, so the file may be missing.
     """
     contents = inspect(path)
-    if contents is None and written:
+    if contents is None and last_written:
         raise LedgerError(f"{path}: the ledger is missing")
     if contents is None:
         return
     _require_own(path, contents.ledger_id, ledger_id)
     if contents.damage:
         raise LedgerError(f"{path}: {contents.damage}")
-    if contents.last_change < written:
-        raise LedgerError(_truncated(path))
+    if contents.last_change < last_written:
+        raise LedgerError(_truncation_text(path))
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:
@@ -288,7 +288,7 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
     LedgerError, for example for a damaged file.
     """
     values = {"before": before, "reads_before": reads_before, "now": now}
-    with _opened_if_exists(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None or _head(path, connection) is None:
             return
         if not connection.execute(
@@ -312,7 +312,7 @@ def _add(connection: sqlite3.Connection, head: _Head, new_entries: Sequence[Ledg
     replaced_count = 0
     for entry in new_entries:
         if entry.kind != READ:
-            history_condition = "" if entry.kind == RESTORE else f" AND {_HISTORY}"
+            history_condition = "" if entry.kind == RESTORE else f" AND {_IN_CURRENT_HISTORY}"
             replaced_count += connection.execute(
                 f"DELETE FROM entries WHERE kind = ? AND subject = ?{history_condition}", (entry.kind, entry.subject)
             ).rowcount
@@ -322,7 +322,7 @@ def _add(connection: sqlite3.Connection, head: _Head, new_entries: Sequence[Ledg
             "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
         )
     changes = [each for each in new_entries if each.kind != RESTORE]
-    # A restore from an incomplete ledger records that: earlier backups need the missing entries.
+    # A restore from an incomplete ledger records this: earlier backups need the missing entries.
     restore_bounds = [(each.state or {}).get("complete_after", 0) for each in new_entries if each.kind == RESTORE]
     head = _Head(
         head.ledger_id,
@@ -399,7 +399,7 @@ def _require_own(path: Path, found_id: str, ledger_id: str) -> None:
         raise LedgerError(f"{path}: is the ledger of another database")
 
 
-def _truncated(path: Path) -> str:
+def _truncation_text(path: Path) -> str:
     return f"{path}: is truncated, or was replaced by an older one"
 
 
@@ -420,19 +420,19 @@ def _require_file(path: Path) -> None:
 
 
 @contextmanager
-def _opened_if_exists(path: Path) -> Iterator[sqlite3.Connection | None]:
+def _open_if_exists(path: Path) -> Iterator[sqlite3.Connection | None]:
     """Open the file for the block; yields None if it is missing."""
     with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
             return
         _require_file(path)
-        with _opened(path) as connection:
+        with _open_connection(path) as connection:
             yield connection
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_SECONDS)) as connection:
         if not path.stat().st_size:

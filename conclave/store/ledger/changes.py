@@ -68,14 +68,14 @@ def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> LedgerSt
     return ledger_state(connection)
 
 
-def pending_entries(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
-    """Return the entries of the first pending changes, up to the number ``claimed``, with their current state.
+def pending_entries(connection: sqlite3.Connection, up_to: int, now: int) -> list[LedgerEntry]:
+    """Return the entries of the first pending changes, up to the number ``up_to``, with their current state.
 
     Call it in a read transaction.
     """
     rows = connection.execute(
         "SELECT change, kind, subject, since FROM ledger_changes WHERE change <= ? ORDER BY change LIMIT ?",
-        (claimed, CHANGES_PER_BATCH),
+        (up_to, CHANGES_PER_BATCH),
     ).fetchall()
     return [entry for row in rows for entry in _entries(connection, row, now)]
 
@@ -99,7 +99,7 @@ def forget_written(connection: sqlite3.Connection, entries: Sequence[LedgerEntry
 
 
 def note_restored(connection: sqlite3.Connection, number: int) -> None:
-    """Note the number of the last restore."""
+    """Record the number of the last restore."""
     connection.execute("UPDATE ledger_state SET restored = ?", (number,))
 
 
@@ -144,7 +144,7 @@ def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iter
 
 
 def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterator[dict[str, Any] | None]:
-    """Yield how far a member has read, and the timers of messages above the number ``since``."""
+    """Yield the last number that a member has read, and the timers of messages above the number ``since``."""
     member = connection.execute(
         "SELECT group_key, read_up_to FROM members WHERE member_id = ?", (member_id,)
     ).fetchone()

@@ -1,4 +1,4 @@
-"""Uploading key packages, and taking those of users to invite."""
+"""Uploading key packages, and taking the key packages of users to invite."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
