@@ -71,8 +71,8 @@ class CommandRunner:
                 pass
         except OSError as error:
             raise CommandRunnerError(
-                f"{error.filename}: {error.strerror}; a run may still be erasing what it planned before; the change"
-                " itself is done"
+                f"{error.filename}: {error.strerror}; a run may still be erasing messages that it planned before; the"
+                " change itself is done"
             ) from error
 
     @contextmanager

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _POLICY_SETTINGS = ("message_expiry_seconds", "min_lifetime_seconds")
-"""The settings of a group that decide what is deleted."""
+"""The settings of a group that determine which messages are deleted."""
 
 
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:

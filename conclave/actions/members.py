@@ -39,7 +39,7 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
 
 
 def are_joins_overdue(connection: sqlite3.Connection, context: Context) -> bool:
-    """Return whether ``undo_overdue_joins`` has anything to do."""
+    """Return whether ``undo_overdue_joins`` would end any membership."""
     return bool(members.overdue(connection, context.clock.moment().earliest, 1))
 
 
@@ -98,14 +98,14 @@ def end(connection: sqlite3.Connection, member: Membership, now: int, *, notifie
     member becomes admin, see ``members.HEIR``. If the last member leaves, the group is deleted.
     """
     group_key, group_id = member.group.group_key, member.group.group_id
-    left = members.remove(connection, member)
-    if left.is_empty:
+    removal = members.remove(connection, member)
+    if removal.is_empty:
         groups.end(connection, member.group, now)
     remaining = members_of(connection, group_key)
     recipients = remaining | {member.user_id} if notifies_user else remaining
     announce(connection, recipients, "member_removed", group_id=group_id, removed_user_id=member.user_id)
-    if left.heir is not None:
-        members.set_role(connection, left.heir, "admin")
+    if removal.heir is not None:
+        members.set_role(connection, removal.heir, "admin")
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 

@@ -186,7 +186,7 @@ class MessageSender:
             await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
     def begin(self, message: Send) -> "asyncio.Future[int] | None":
-        """Start to send a message, if nothing must be read before; otherwise return None.
+        """Start to send a message, if no read is necessary before; otherwise return None.
 
         Raises StoreError if the store is closed. The future has all other errors of ``send``.
         """
@@ -333,14 +333,14 @@ class MessageFetcher:
             member, omissions, numbers = found.member, found.omissions, list[int]()
             if omissions.next is not None or member.missed_from:  # skip on the common path
                 numbers = [each.sequence_num for each in found.messages]
-                shown = {each.sequence_num for each in found.messages if not each.is_redacted}
-                if gap := omissions.gap(numbers[-1] if numbers else 0, shown):
+                visible = {each.sequence_num for each in found.messages if not each.is_redacted}
+                if gap := omissions.gap(numbers[-1] if numbers else 0, visible):
                     # Before the page is sent, since the reader's next fetch continues after the gap.
                     await self._store.write(fetch_gaps.note_gap, member.member_id, gap)
-        claimed = omissions.claimed(min(after, member.group.last_seq))
-        up_to = max(claimed, omissions.fetched(after, found.fetched_up_to))
+        confirmed = omissions.claimed(min(after, member.group.last_seq))
+        up_to = max(confirmed, omissions.fetched(after, found.fetched_up_to))
         resumed = omissions.resumed(member.missed_from, after, numbers)
-        page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
+        page = FetchedPage([each.piece for each in found.messages], reader, up_to, confirmed, resumed)
         return self._with_confirmation(page, next_confirms=next_confirms)
 
     def read_cached(

@@ -188,7 +188,7 @@ def _apply(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], now: 
 def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM holds WHERE hold_id = ?", (entry.subject,))
-    group_key, subject_id, at = (
+    group_key, subject_id, added_at = (
         entry.state["group_key"],
         bytes.fromhex(entry.state["subject_id"]),
         entry.state["added_at"],
@@ -200,7 +200,7 @@ def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
         " ifnull((SELECT username FROM users WHERE ?2 IS NULL AND user_id = ?3), '')), ?4, ?5, ?6"
         " WHERE NOT EXISTS (SELECT 1 FROM holds WHERE hold_id = ?1) AND (?2 IS NULL OR EXISTS (SELECT 1 FROM groups"
         " WHERE group_key = ?2) OR EXISTS (SELECT 1 FROM tombstones WHERE group_key = ?2))",
-        (entry.subject, group_key, subject_id, RESTORED_HOLD_REASON, audit.SERVER, at),
+        (entry.subject, group_key, subject_id, RESTORED_HOLD_REASON, audit.SERVER, added_at),
     )
 
 
@@ -281,7 +281,7 @@ def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Rep
 
 
 def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
-    """Set the marks and the policy of a group, which together decide what is hidden.
+    """Set the marks and the policy of a group, which together determine the hidden messages.
 
     ``floor_seq`` may fall, since it restarts when a group enters delete-after-fetch. ``expiry_set_by`` becomes null if
     the copy does not have that account.

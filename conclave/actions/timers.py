@@ -36,7 +36,7 @@ class Unannounced(NamedTuple):
 
 
 def unannounced(connection: sqlite3.Connection, context: Context) -> Unannounced:
-    """Return whether ``announce_ended`` and ``announce_taken_back`` have anything to do."""
+    """Return whether ``announce_ended`` and ``announce_taken_back`` would announce redactions."""
     are_due = timers.are_due(connection, context.now()) and not state.clock_state(connection).fault
     return Unannounced(are_due, taken_back.has_unnotified(connection))
 
@@ -81,7 +81,7 @@ class RedactionNotifier:
 
     The store has a note for each redaction to deliver. It counts as delivered once a stream has the event, which is
     decided here, on the event loop; the note is deleted later. So each redaction is delivered once, or twice if the
-    process dies in between.
+    process crashes in between.
     """
 
     def __init__(self, events: Events) -> None:

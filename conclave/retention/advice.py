@@ -20,7 +20,7 @@ MAX_SHARE = 0.01
 """Runs are cheap if they use at most 1% of a core, and hold the write lock for at most 1% of the time."""
 
 MAX_BUSY_SHARE = 0.1
-"""Cheap runs also last at most a tenth of the interval, since a backup may need the run lock."""
+"""Cheap runs take at most a tenth of the interval, since a backup may need the run lock."""
 
 MIN_RUNS = 2
 

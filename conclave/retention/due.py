@@ -127,7 +127,7 @@ SELECT * FROM (
 
 
 def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[DueMessages]:
-    """Return the due messages of ``plan``: of groups, then of deleted groups, then of deleted accounts."""
+    """Return the due messages of ``plan``: first for groups, then for deleted groups and deleted accounts."""
     unheld = Bounds().as_needed(connection).unheld
     at = {"now": plan.now}
     due_messages = [_of_group(step, at, unheld) for step in plan.groups]

@@ -97,19 +97,21 @@ def of_change(
         where += f" AND NOT {IS_REDACTED}"
     if group.taken_back_count:
         where += f" AND NOT {IS_TAKEN_BACK}"
-    known = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
+    totals = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
     partial = set[Part]()
     for part, is_whole in hidden.in_archive(connection, key, former, current):
         if is_whole:
-            known += _all_of(part)
+            totals += _all_of(part)
         else:
             partial.add(part)
-    found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if partial else None
-    parts = [part for part in found.parts if part in partial] if found else []
-    if not (found and parts):
-        return GroupImpact(known)
+    if not partial:
+        return GroupImpact(totals)
+    stretch = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now))
+    parts = [part for part in stretch.parts if part in partial] if stretch else []
+    if not (stretch and parts):
+        return GroupImpact(totals)
     at_most = sum((replace(_all_of(part), oldest=max(part.oldest, former.before)) for part in parts), NOTHING)
-    return GroupImpact(known, ArchiveCount(replace(found, parts=parts), current, hidden.ALL), at_most)
+    return GroupImpact(totals, ArchiveCount(replace(stretch, parts=parts), current, hidden.ALL), at_most)
 
 
 def _all_of(part: Part) -> MessageTotals:
@@ -128,14 +130,14 @@ def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now
     of_senders = f"sender_id IN ({senders})" if senders else "FALSE"
     held = "TRUE" if is_held(connection, key) else of_senders
     aggregates = Aggregates(held, group.policy.erasable_before(now))
-    known = hidden.in_hot_store(connection, key, former, current, aggregates, is_measured=True)
+    totals = hidden.in_hot_store(connection, key, former, current, aggregates, is_measured=True)
     everything = visibility.of_group(connection, group, now)._replace(gone_below=0, hidden_before=0)
     found = stretches.stretch(connection, group, 0, everything)
     parts = [part for part, _ in hidden.in_archive(connection, key, former, current)]
     if not (found and parts):
-        return GroupImpact(known)
+        return GroupImpact(totals)
     stretch = replace(found, parts=parts, deleted_senders=(), include_redacted=True)
-    return GroupImpact(known, ArchiveCount(stretch, current, aggregates))
+    return GroupImpact(totals, ArchiveCount(stretch, current, aggregates))
 
 
 def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:

@@ -51,7 +51,7 @@ class LifetimeLimits:
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The settings that decide what is deleted.
+    """The settings that determine which data is deleted.
 
     The database stores the settings that the server last ran with. Manual cleanup uses these, and the server compares
     them with its configuration to detect policy changes.
