@@ -55,14 +55,14 @@ class Timer:
 class Fate:
     """When a message is hidden and erased. Times are Unix seconds.
 
-    ``is_hidden``: it is served to no reader. ``rule``: the rule by which it is due, or will become due by time; "" if
-    only members' actions can make it due, or it never becomes due. ``by_mark``: it is past a mark, redacted for every
-    reader, or its group has a tombstone, so any run erases it. ``hidden_at``: the first second at which its age or its timers hide it; None:
-    never, or another rule hid it before. ``is_next``: the next run that covers the group erases it.
-    ``erasable_at``: the first second at which it is both due and old enough; None if that does not depend on time
-    alone. ``withheld_until``: the first second at which it is old enough. ``holds``: the ids of the legal holds on it.
-    ``is_kept_commit``: it does not expire by age until all members have fetched it. ``waits_for_members``: it becomes
-    due once all have fetched it. ``timer``: None unless it is self-destructing.
+    ``is_hidden``: it is served to no reader. ``rule``: the rule by which it is due, or will become due by time; ""
+    if only members' actions can make it due, or it never becomes due. ``by_mark``: it is past a mark, redacted for
+    every reader, or its group has a tombstone, so any run erases it. ``hidden_at``: the first second at which its
+    age or its timers hide it; None: never, or another rule hid it before. ``is_next``: the next run that covers the
+    group erases it. ``erasable_at``: the first second at which it is both due and old enough; None if that does not
+    depend on time alone. ``withheld_until``: the first second at which it is old enough. ``holds``: the ids of the
+    legal holds on it. ``is_kept_commit``: it does not expire by age until all members have fetched it.
+    ``waits_for_members``: it becomes due once all have fetched it. ``timer``: None unless it is self-destructing.
     """
 
     is_hidden: bool

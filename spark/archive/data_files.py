@@ -195,7 +195,7 @@ class StoredFile:
     """A file of the table. ``path``: within the table's folder.
 
     ``least`` and ``most``: the bounds of its group keys. ``first`` and ``last``: the bounds of its message numbers.
-    Without statistics in the log, as for other programs' files, they are the extreme integers, so that the file is read.
+    Without statistics in the log, as for other programs' files, they are the extreme integers: the file is always read.
     """
 
     path: str

@@ -90,7 +90,7 @@ _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group 
 
 @dataclass(frozen=True)
 class Measured:
-    """The due messages of a part, by rule and by number. ``left``: the remaining part, or None."""
+    """The due messages of a part: ``gone`` by rule, and ``numbers``. ``left``: the remaining part, or None."""
 
     part: PartRow
     gone: Sequence[ErasedMessages]
@@ -105,16 +105,16 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
     readable table, but a readable table must match the database. ``living``: finds the readable messages. Raises
     ArchiveRunError; the parts that were yielded before are correct.
     """
-    unreadable = _unreadable(hot, path)
+    fault = _table_fault(hot, path)
     for part in plan.parts:
-        if gone := plan.whole.get(part.key):
-            yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
-    if unreadable and plan.partial:
-        raise ArchiveRunError(unreadable)
+        if erased := plan.whole.get(part.key):
+            yield Measured(part, [erased], [Range(part.first_seq, part.last_seq)], None)
+    if fault and plan.partial:
+        raise ArchiveRunError(fault)
     faults = []
-    for partition, parts, files in _work(path, plan):
+    for partition, parts, files in _queries(path, plan):
         try:
-            yield from _measured(path, plan, partition, parts, files, living)
+            yield from _measure(path, plan, partition, parts, files, living)
         except ArchiveRunError as error:
             faults.append(str(error))  # other partitions are still erased
     if faults:
@@ -129,13 +129,13 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
     incomplete = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
     if not incomplete:
         return
-    if unreadable := _unreadable(hot, path):
-        raise ArchiveRunError(unreadable)
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    if fault := _table_fault(hot, path):
+        raise ArchiveRunError(fault)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in incomplete:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
     faults = []
-    for _, parts, files in _files(path, of_partitions, {part.group_key for part in incomplete}):
+    for _, parts, files in _files(path, parts_by_partition, {part.group_key for part in incomplete}):
         readable, remaining = _ReadableRows(parts, living), defaultdict[int, _Remaining](_Remaining)
         try:
             for file in files:
@@ -156,15 +156,15 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
     Raises ArchiveRunError.
     """
     count = sum(erased.messages for key, erased in plan.whole.items() if key[0] in held_groups)
-    if (unreadable := _unreadable(hot, path)) and plan.partial:
-        raise ArchiveRunError(unreadable)
-    for partition, parts, files in _work(path, plan):
+    if (fault := _table_fault(hot, path)) and plan.partial:
+        raise ArchiveRunError(fault)
+    for partition, parts, files in _queries(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
         count += _ReadableRows(parts, living).of(rows).num_rows
     return count
 
 
-def _unreadable(hot: Hot, path: Path) -> str:
+def _table_fault(hot: Hot, path: Path) -> str:
     """Return in one line why the table cannot be read, or "".
 
     Raises ArchiveRunError if the table does not match the database, for example if only one of them was restored.
@@ -178,15 +178,15 @@ def _unreadable(hot: Hot, path: Path) -> str:
     return ""
 
 
-def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+def _queries(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
     """Yield the parts to query, by group key, at most one partition at a time, with their files."""
     if not plan.partial:
         return
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in plan.partial:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
-    for partition, parts, files in _files(path, of_partitions, plan.groups):
-        for query_parts in _divided(plan, parts):
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
+    for partition, parts, files in _files(path, parts_by_partition, plan.groups):
+        for query_parts in _split_into_queries(plan, parts):
             yield partition, query_parts, files
 
 
@@ -202,7 +202,7 @@ def _files(
         yield partition, partition_parts, [file for file in stored if file.partition == partition]
 
 
-def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
+def _split_into_queries(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
     """Divide parts into queries of limited size, with adjacent groups together."""
     query_parts: dict[int, PartRow] = {}
     entries = messages = 0
@@ -257,7 +257,7 @@ class _ReadableRows:
         return ranges is None or holds(ranges, number)
 
 
-def _measured(
+def _measure(
     path: Path,
     plan: ArchivePlan,
     partition: Partition,
