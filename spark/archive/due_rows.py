@@ -1,7 +1,7 @@
 """Finds the due messages of parts, and the remaining messages, without Spark and without reading bodies.
 
-DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are also read by
-whole pages with verified checksums.
+DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are read again
+by whole pages, with verified checksums.
 """
 
 from collections import defaultdict
@@ -102,7 +102,7 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
     """Yield the due messages of ``plan``, part by part. Omits parts without due messages.
 
     Whole parts are found by the index, other parts by reading the table at ``path``. Whole parts do not require a
-    readable table, but a readable table must match the database. ``living``: the readable messages. Raises
+    readable table, but a readable table must match the database. ``living``: finds the readable messages. Raises
     ArchiveRunError; the parts that were yielded before are correct.
     """
     unreadable = _unreadable(hot, path)
@@ -245,11 +245,11 @@ class _ReadableRows:
             compute.greater_equal(numbers, self._firsts.take(positions)),
             compute.less_equal(numbers, self._lasts.take(positions)),
         )
-        found = rows.filter(is_within)
+        indexed_rows = rows.filter(is_within)
         if not self._partly_readable:
-            return found
-        return found.filter(
-            pyarrow.array([self._is_readable(*row) for row in a.values_of(found, NUMBERS)], pyarrow.bool_())
+            return indexed_rows
+        return indexed_rows.filter(
+            pyarrow.array([self._is_readable(*row) for row in a.values_of(indexed_rows, NUMBERS)], pyarrow.bool_())
         )
 
     def _is_readable(self, group_key: int, number: int) -> bool:
@@ -279,8 +279,8 @@ def _measured(
             read_count += readable_rows.num_rows
             _add(remaining, _without(readable_rows, due))
     index_count = sum(parts[group_key].message_count for group_key in numbers)
-    left = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
-    if read_count != index_count or any(remaining[group_key].count != count for group_key, count in left.items()):
+    expected = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
+    if read_count != index_count or any(remaining[group_key].count != count for group_key, count in expected.items()):
         raise ArchiveRunError(
             f"{path}: {read_count:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where"
             f" the index has {index_count:,}: `conclave archive verify` says more"

@@ -240,7 +240,7 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Roll back what a power failure left incomplete, and remove damaged checkpoints."""
+        """Roll back incomplete versions after a power failure, and remove damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
             self._forget()  # it has cached versions that no longer exist

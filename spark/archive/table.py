@@ -98,7 +98,7 @@ class Table:
                 f"{self.path}: there is no archive, although messages were moved to it; is it mounted?"
             )
         if self.path.exists() and any(self.path.iterdir()):
-            raise ArchiveRunError(f"{self.path}: is to become the archive, but holds something else")
+            raise ArchiveRunError(f"{self.path}: cannot become the archive, since it has other files")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         DeltaTable.create(
             str(self.path),
@@ -228,7 +228,7 @@ class Table:
             for folder in folders:
                 sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
-            raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
+            raise NotDurableError(f"{self.path}: the written files could not be synced: {error}") from error
 
     def drop_partitions(self, partitions: Collection[tuple[int, int]]) -> None:
         """Delete whole partitions, given as (lifetime, span).
