@@ -19,7 +19,7 @@ def id_of(text: str) -> bytes | None:
     return parsed.bytes if str(parsed) == text.lower() else None
 
 
-NOT_LISTED = "this is no longer on the list: start again without `after`"
+NOT_LISTED = "this is no longer on the list: begin again without `after`"
 
 
 def read_part(connection: sqlite3.Connection, action: Action[..., ListPart[Any]], *args: Any) -> ListPart[Any]:
