@@ -244,7 +244,7 @@ class RunEnvironment:
             return False
         try:
             return self._spark.range(1).count() == 1
-        except Exception:  # noqa: BLE001 - py4j raises many kinds of errors if Java is dead
+        except Exception:  # noqa: BLE001 - py4j may raise any error if Java has ended
             return False
 
     @contextlib.contextmanager

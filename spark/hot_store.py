@@ -238,7 +238,7 @@ class Hot:
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in one short, durable transaction and return its result.
 
-        Raises RunTooLongError, or what ``require`` raises.
+        Raises RunTooLongError, or the errors of ``require``.
         """
         results: list[T] = []
 

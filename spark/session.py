@@ -32,7 +32,7 @@ _ARTIFACTS = "/artifacts"
 """The name under which Spark serves artifacts of sessions. Conclave uses none."""
 
 _NO_FOLDER = "/dev/null/none"
-"""A path that cannot be a folder, so that nothing can be reached from it, even by ``..``."""
+"""A path that cannot be a folder, so that no file can be reached from it, even by ``..``."""
 
 _BLOCK_SERVER = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
 
@@ -78,7 +78,7 @@ _COMPILER_THRESHOLDS = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
     " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
 )
-"""Options of Java that keep its slower, better compiler for code that runs over rows, not for planning code.
+"""Java options that limit its slower, optimizing compiler to code that runs for each row, not planning code.
 
 The usual thresholds are 25 to 40 times lower. Without an archive no code runs long enough for this compiler.
 """
@@ -94,7 +94,7 @@ def build_session(
 ) -> SparkSession:
     """Start Spark, with all its temporary files in ``folder``.
 
-    In local mode only the port for calls of this process stays open, on loopback, protected by a token.
+    In local mode, only the port for calls of this process stays open. It is on loopback, and protected by a token.
 
     ``archive``: enable Delta tables, which takes some seconds and some hundred megabytes more. Under spark-submit, its
     settings take precedence, and its Java is used. Otherwise ``java`` is started, and inherits the folder and the
@@ -121,7 +121,7 @@ def build_session(
             settings |= _java_settings(config, folder, library, archive=archive)
             descriptors = (folder.descriptor, *held, *([library] if library is not None else []))
             _connect(*java.start(spark_home(), settings, work, descriptors))
-    with ThreadPoolExecutor(1) as executor:  # in the main thread PySpark would handle Ctrl-C
+    with ThreadPoolExecutor(1) as executor:  # in the main thread, PySpark would handle Ctrl-C
         session = executor.submit(_begin, master, settings | submitted | _protection(master)).result()
     if archive:
         _require_library(session)

@@ -181,7 +181,7 @@ class Worker:
                 table.fail(position, time.monotonic())
             self._send(RunEnded(report.to_mapping(), table.next().due - time.monotonic()))
             if (report.error or engine.broken_off) and not engine.is_sound():
-                self._send(WorkerFault(engine.broken_off or "the Spark session has died"))
+                self._send(WorkerFault(engine.broken_off or "the Spark session has failed"))
                 raise SystemExit(1)
         except SparkStartError as error:
             self._send(WorkerFault(str(error)))

@@ -1,4 +1,4 @@
-"""Finds the client address of a request, by which rate limits count it. Pure functions."""
+"""Finds the client address of a request, for rate limits. Pure functions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -42,11 +42,11 @@ def parse_network(text: str) -> Network:
 
 def covers_internet(networks: Iterable[Network]) -> bool:
     """Return whether ``networks`` together contain at least half of the IPv4 or IPv6 Internet."""
-    found = list(networks)
-    return any(2 * _shared(found, whole) >= whole.num_addresses for whole in INTERNET)
+    network_list = list(networks)
+    return any(2 * _count_shared(network_list, internet) >= internet.num_addresses for internet in INTERNET)
 
 
-def _shared(networks: Iterable[Network], whole: Network) -> int:
+def _count_shared(networks: Iterable[Network], whole: Network) -> int:
     """Return how many addresses of ``whole`` are in ``networks``."""
     within: list[Any] = [
         whole if each.supernet_of(whole) else each  # type: ignore[arg-type]  # both are of one version
@@ -64,15 +64,15 @@ def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network
     Each proxy appends the address of its client. So the entries are read from the end, as long as a ``trusted`` proxy
     wrote them. An invalid entry stops this, and the request counts for the proxy that wrote it.
     """
-    found = _parse(peer or "")
-    if found is None:
+    address = _parse(peer or "")
+    if address is None:
         return UNKNOWN
     for entry in reversed(",".join(forwarded).rsplit(",", MAX_PROXIES - 1)):
-        before = _parse(entry.strip()) if any(found in network for network in trusted) else None
-        if before is None:
+        client = _parse(entry.strip()) if any(address in network for network in trusted) else None
+        if client is None:
             break
-        found = before
-    return str(found) if isinstance(found, IPv4Address) else str(IPv6Network((found, IPV6_PREFIX), strict=False))
+        address = client
+    return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, IPV6_PREFIX), strict=False))
 
 
 def _parse(text: str) -> Address | None:

@@ -1,4 +1,4 @@
-"""``[archive]``: where older messages move, and when."""
+"""``[archive]``: the folder of the archive, and the age at which messages move there."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from conclave.strict_fields import Text
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """``[archive]``: where older messages move, and when. Times are in seconds."""
+    """``[archive]``: the folder of the archive, and the age at which messages move there. Times are in seconds."""
 
     after: int = KEEP
     """The age at which messages move; KEEP: never."""
@@ -22,7 +22,7 @@ class ArchiveConfig:
     reclaim_interval: int = 86_400
     """The interval of runs that reclaim space, which need Spark."""
     reclaim_after: int = 604_800
-    """How long an erased message may take space if few others of its partition are erased."""
+    """How long an erased message may take space if its partition has few erased messages."""
 
     @property
     def least_lifetime(self) -> int:

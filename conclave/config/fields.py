@@ -48,7 +48,7 @@ class Memory(Text):
     default_error_messages = {"invalid": 'must be a size in quotes, as in "1g"'}
 
     def __init__(self, *, least: int, **kwargs: Any) -> None:
-        """``least``: in MiB."""
+        """``least``: the minimum, in MiB."""
         super().__init__(**kwargs)
         self.least = least
 
@@ -61,10 +61,10 @@ class Memory(Text):
 
 def _bytes(text: str, also: str = "") -> int:
     """Return the bytes of a size. ``also``: other valid values, for the error. Raises ValidationError."""
-    found = _SIZE.fullmatch(text)
-    if not found:
+    match = _SIZE.fullmatch(text)
+    if not match:
         raise ValidationError(f'must be a size, a whole number and m or MiB, g or GiB, as in "64m"{also}')
-    return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
+    return int(match[1]) * _SIZE_UNITS[match[2]] if match[2] else 0
 
 
 class Networks(fields.Field[list[str]]):
@@ -73,10 +73,10 @@ class Networks(fields.Field[list[str]]):
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise ValidationError("must be a list of strings")
-        wrong = [each for each in value if not _is_network(each)]
-        if wrong:
-            named = ", ".join(map(repr, wrong))
-            raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        invalid = [each for each in value if not _is_network(each)]
+        if invalid:
+            texts = ", ".join(map(repr, invalid))
+            raise ValidationError(f'{texts}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
         if covers_internet(map(parse_network, value)):
             raise ValidationError(
                 "these are at least half of the Internet, so any client could forge its address: list the addresses of"

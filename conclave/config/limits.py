@@ -9,7 +9,7 @@ from conclave.config.fields import Duration, Memory, Networks, Section, Size
 from conclave.strict_fields import StrictInteger
 
 MAX_FAILURES = 10_000
-"""The greatest limit of failures or registrations: each one takes memory while it counts."""
+"""The greatest limit of failures or registrations. Each of them takes memory until ``login_window`` is over."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ BUILT_IN = "the built-in defaults"
 """The source of the settings without a file."""
 
 Advise = Callable[[str, str], None]
-"""Called with the name and the meaning of a valid setting that is easily misread."""
+"""Called with the name of a valid setting that is easily misread, and its meaning."""
 
 
 class ConfigError(Exception):
@@ -36,8 +36,8 @@ class ConfigError(Exception):
 def find_config() -> Path | None:
     """Return the first of SEARCH_PATHS that exists, or None. Raises ConfigError if a path cannot be accessed.
 
-    Skipping such a path would apply wrong settings. For the same reason a broken link counts as existing, and a folder,
-    which container engines create for a missing mounted file. Reading it reports the fault.
+    Skipping such a path would apply wrong settings. For the same reason, broken links and folders count as existing:
+    reading them reports the fault. Container engines create a folder if a mounted file is missing.
     """
     for candidate in SEARCH_PATHS:
         try:
@@ -57,18 +57,18 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
 
     Raises ConfigError.
     """
-    found = path or find_config()
-    if found is None:
+    source = path or find_config()
+    if source is None:
         return parse_config("", BUILT_IN)
     try:
-        text = found.read_text(encoding="utf-8-sig")
+        text = source.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(str(found), [f"cannot be read: {_unreadable(error)}"]) from error
+        raise ConfigError(str(source), [f"cannot be read: {_unreadable(error)}"]) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         fault = f"cannot be read: it is not UTF-8, at byte {error.start}, in line {line}: save it as UTF-8"
-        raise ConfigError(str(found), [fault]) from error
-    return parse_config(text, str(found), advise)
+        raise ConfigError(str(source), [fault]) from error
+    return parse_config(text, str(source), advise)
 
 
 def _unreadable(error: OSError) -> str:
@@ -110,7 +110,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults += _contradictions(config)  # of the valid settings, to report all faults at once
+    faults += _contradictions(config)  # checks the valid settings, to report all faults at once
     if faults:
         raise ConfigError(source, faults)
     for name, value, declared in each_setting(values, ConfigSchema()):
@@ -133,8 +133,8 @@ def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, 
         case Nested():
             yield from each_setting(value, declared.schema, f"{name}.")
         case List():
-            for place, each in enumerate(value, 1):
-                yield from _within(each, declared.inner, f"{name}.{place}")
+            for number, each in enumerate(value, 1):
+                yield from _within(each, declared.inner, f"{name}.{number}")
         case Dict() if declared.value_field:
             for key, each in value.items():
                 yield from _within(each, declared.value_field, f"{name}.{key}")
@@ -161,28 +161,28 @@ def _contradictions(config: Config) -> Iterator[str]:
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:
     """Yield a line for each fault in a marshmallow error."""
-    for name, found in messages.items():
+    for name, field_messages in messages.items():
         declared = schema.fields.get(name)
         if declared:
-            yield from _faults_of(found, declared, prefix + name)
+            yield from _faults_of(field_messages, declared, prefix + name)
         elif name == "_schema":
             table = prefix.rstrip(".")
-            yield f"{table}: {remedies.with_example(table, ' '.join(map(str, found)))}"
+            yield f"{table}: {remedies.with_example(table, ' '.join(map(str, field_messages)))}"
         else:
             yield f"{prefix}{name}: {remedies.of_unknown(name, schema)}"
 
 
-def _faults_of(found: Any, declared: Field[Any], name: str) -> Iterator[str]:
+def _faults_of(messages: Any, declared: Field[Any], name: str) -> Iterator[str]:
     """Yield a line for each fault of one setting. Entries of lists are numbered from 1."""
-    if not isinstance(found, dict):
-        yield f"{name}: {remedies.with_example(name, ' '.join(map(str, found)))}"
+    if not isinstance(messages, dict):
+        yield f"{name}: {remedies.with_example(name, ' '.join(map(str, messages)))}"
     elif isinstance(declared, Nested):
-        yield from _faults(found, declared.schema, f"{name}.")
+        yield from _faults(messages, declared.schema, f"{name}.")
     elif isinstance(declared, List):
-        for place, each in found.items():
-            yield from _faults_of(each, declared.inner, f"{name}.{place + 1}")
+        for index, each in messages.items():
+            yield from _faults_of(each, declared.inner, f"{name}.{index + 1}")
     elif isinstance(declared, Dict) and declared.value_field:
-        for key, each in found.items():
+        for key, each in messages.items():
             yield from (f"{name}: {' '.join(map(str, faults))}" for faults in [each.get("key")] if faults)
             if "value" in each:
                 yield from _faults_of(each["value"], declared.value_field, f"{name}.{key}")

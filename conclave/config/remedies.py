@@ -29,59 +29,59 @@ _EXAMPLES = {
 }
 """Examples for settings without a default, or whose default is not a good example."""
 
-_OF_TABLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
+_TABLE_EXAMPLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
 
-_OF_TYPES = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
+_TYPE_FAULTS = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
 """The faults for which an example is useful."""
 
-_EVERYWHERE = ("min", "max", "interval")
+_AMBIGUOUS = ("min", "max", "interval")
 """Names that are too general to suggest their table."""
 
-_BARE = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
-_WORD = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
-_PLACE = re.compile(r"at line (\d+)")
+_UNQUOTED = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
+_BOOLEAN = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
+_LINE_NUMBER = re.compile(r"at line (\d+)")
 
 
 def of_unknown(name: str, schema: Schema) -> str:
     """Return the fault for a setting that ``schema`` does not have."""
     tables = _tables()
-    meant = _plain(name)
-    if meant in schema.fields:
-        return f"unknown setting; did you mean {meant}?"
-    homes = [table for table, fields in tables.items() if meant in fields and meant not in _EVERYWHERE]
-    if homes:
-        return f"belongs {_below(homes[0])}"
-    longer = [each for each in schema.fields if each.endswith(f"_{meant}")]
-    if near := longer or difflib.get_close_matches(meant, schema.fields, n=1):
+    normalized = _plain(name)
+    if normalized in schema.fields:
+        return f"unknown setting; did you mean {normalized}?"
+    matching = [table for table, fields in tables.items() if normalized in fields and normalized not in _AMBIGUOUS]
+    if matching:
+        return f"belongs {_below(matching[0])}"
+    longer = [each for each in schema.fields if each.endswith(f"_{normalized}")]
+    if near := longer or difflib.get_close_matches(normalized, schema.fields, n=1):
         return f"unknown setting; did you mean {near[0]}?"
     for table, fields in tables.items():
-        if near := difflib.get_close_matches(meant, fields, n=1, cutoff=0.8):
+        if near := difflib.get_close_matches(normalized, fields, n=1, cutoff=0.8):
             return f"unknown setting; did you mean {near[0]}, {_below(table)}?"
     return "unknown setting; docs/configuration.md lists all"
 
 
 def with_example(name: str, fault: str) -> str:
     """Return the fault of setting ``name``, with an example if its type is wrong."""
-    if fault in _OF_TABLES:
-        return f"{fault}, as in {_OF_TABLES[fault].format(name)}"
-    if not fault.startswith(_OF_TYPES):
+    if fault in _TABLE_EXAMPLES:
+        return f"{fault}, as in {_TABLE_EXAMPLES[fault].format(name)}"
+    if not fault.startswith(_TYPE_FAULTS):
         return fault
     example = _EXAMPLES.get(name)
     value: Any = asdict(Config())
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    shown = value if example is None else example
-    return fault if shown is None else f"{fault}, as in {name.rpartition('.')[2]} = {json.dumps(shown)}"
+    example = value if example is None else example
+    return fault if example is None else f"{fault}, as in {name.rpartition('.')[2]} = {json.dumps(example)}"
 
 
 def of_syntax(text: str, fault: str) -> str:
     """Return a suggestion for a text that is not TOML."""
-    found = _PLACE.search(fault)
+    match = _LINE_NUMBER.search(fault)
     lines = text.splitlines()
-    line = lines[min(int(found[1]), len(lines)) - 1] if found and lines else ""
-    if _BARE.search(line):
+    line = lines[min(int(match[1]), len(lines)) - 1] if match and lines else ""
+    if _UNQUOTED.search(line):
         return ': a duration or a size needs quotes, as in "30d"'
-    if _WORD.search(line):
+    if _BOOLEAN.search(line):
         return ": write true or false in lower case; text needs quotes"
     if "overwrite" in fault or "twice" in fault.lower() or "declare" in fault:
         return ": a setting or table occurs twice: remove one"

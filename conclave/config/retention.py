@@ -15,9 +15,9 @@ from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, LifetimeLimits, Li
 from conclave.strict_fields import StrictBoolean, Text
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
-"""What confirms that a member has fetched a message: the acknowledged response, or ``after`` of the next fetch."""
+"""How a fetch is confirmed: by the acknowledged response, or by ``after`` of the member's next fetch."""
 
-_OTHER_NAMES = {"allowed_lifetime_min": "min", "allowed_lifetime_max": "max"}
+_SYNAPSE_NAMES = {"allowed_lifetime_min": "min", "allowed_lifetime_max": "max"}
 """Synapse's names for the bounds of limits.max_lifetime."""
 
 _NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
@@ -54,18 +54,18 @@ class RetentionConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from a mapping of field names to JSON values."""
-        made = dict(values)
-        if "default_policy" in made:
-            made["default_policy"] = Lifetimes(**made["default_policy"])
-        if "limits" in made:
-            made["limits"] = LifetimeLimits(
-                **{name: LifetimeRange(**bounds) for name, bounds in made["limits"].items()}
-            )
-        if "groups" in made:
-            made["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in made["groups"].items()}
-        if "purge_jobs" in made:
-            made["purge_jobs"] = tuple(PurgeJob(**job) for job in made["purge_jobs"])
-        return cls(**made)
+        arguments = dict(values)
+        if "default_policy" in arguments:
+            arguments["default_policy"] = Lifetimes(**arguments["default_policy"])
+        if "limits" in arguments:
+            ranges = {name: LifetimeRange(**bounds) for name, bounds in arguments["limits"].items()}
+            arguments["limits"] = LifetimeLimits(**ranges)
+        if "groups" in arguments:
+            groups = arguments["groups"]
+            arguments["groups"] = {group_id: Lifetimes(**override) for group_id, override in groups.items()}
+        if "purge_jobs" in arguments:
+            arguments["purge_jobs"] = tuple(PurgeJob(**job) for job in arguments["purge_jobs"])
+        return cls(**arguments)
 
 
 class LifetimesSchema(Section):
@@ -103,12 +103,12 @@ class GroupId(Text):
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         text: str = super()._deserialize(value, *args, **kwargs)
         try:
-            found = UUID(text)
+            parsed = UUID(text)
         except ValueError:
-            found = None
-        if found is None or text.lower() not in (str(found), found.hex):
+            parsed = None
+        if parsed is None or text.lower() not in (str(parsed), parsed.hex):
             raise ValidationError(f"{text!r} is not the id of a group: a UUID with hyphens, or 32 hex digits")
-        return str(found)
+        return str(parsed)
 
 
 class Overrides(Dict):
@@ -144,41 +144,41 @@ class RetentionSchema(Section):
     purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
 
     @validates_schema(skip_on_field_errors=False)
-    def _refuse_both_names(self, values: dict[str, Any], **_: Any) -> None:
+    def _reject_both_names(self, values: dict[str, Any], **_: Any) -> None:
         limit = values.get("limits", {}).get("max_lifetime", {})
         both = {
             name: [f"is another name for limits.max_lifetime.{bound}: set only one"]
-            for name, bound in _OTHER_NAMES.items()
+            for name, bound in _SYNAPSE_NAMES.items()
             if name in values and bound in limit
         }
         if both:
             raise ValidationError(both)
 
     @post_load
-    def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def _convert_synapse_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
         return _with_usual_names(values)
 
 
 def _with_usual_names(values: dict[str, Any]) -> dict[str, Any]:
     """Replace Synapse's names for two of the limits. If both names are set, the usual one takes precedence."""
-    made = {name: value for name, value in values.items() if name not in _OTHER_NAMES}
-    for name, bound in _OTHER_NAMES.items():
+    settings = {name: value for name, value in values.items() if name not in _SYNAPSE_NAMES}
+    for name, bound in _SYNAPSE_NAMES.items():
         if name in values:
-            limits = made.get("limits", {})
-            made["limits"] = limits | {"max_lifetime": {bound: values[name]} | limits.get("max_lifetime", {})}
-    return made
+            limits = settings.get("limits", {})
+            settings["limits"] = limits | {"max_lifetime": {bound: values[name]} | limits.get("max_lifetime", {})}
+    return settings
 
 
 def valid_parts(values: dict[str, Any], faults: Any) -> dict[str, Any]:
-    """Return the valid settings of an invalid ``[retention]``, to check these for contradictions too.
+    """Return the valid settings of an invalid ``[retention]``, to check them for contradictions.
 
     ``values``: the loaded settings. ``faults``: marshmallow's messages, or None. If any purge job is invalid, all are
     omitted, since jobs without a bound would have another meaning.
     """
-    made = _with_usual_names(values)
+    settings = _with_usual_names(values)
     if isinstance(faults, dict) and "purge_jobs" in faults:
-        made.pop("purge_jobs", None)
-    return made
+        settings.pop("purge_jobs", None)
+    return settings
 
 
 def contradictions(retention: RetentionConfig, message_retention: int) -> Iterator[str]:
@@ -190,9 +190,9 @@ def contradictions(retention: RetentionConfig, message_retention: int) -> Iterat
     if limits.max_lifetime.max == AFTER_FETCH:
         yield 'retention.limits.max_lifetime: its max must not be "0"'
     policies = {"retention.default_policy": retention.default_policy}
-    policies |= {f"retention.groups.{group_id}": set_ for group_id, set_ in retention.groups.items()}
-    for name, set_ in policies.items():
-        if KEEP < set_.max_lifetime < set_.min_lifetime:
+    policies |= {f"retention.groups.{group_id}": override for group_id, override in retention.groups.items()}
+    for name, lifetimes in policies.items():
+        if KEEP < lifetimes.max_lifetime < lifetimes.min_lifetime:
             yield f"{name}: its max_lifetime must not be less than its min_lifetime"
     if AFTER_FETCH < message_retention < limits.max_lifetime.min:
         yield "message_retention: must not be less than retention.limits.max_lifetime.min"

@@ -119,7 +119,7 @@ class Config:
 
     @property
     def policy(self) -> PolicySettings:
-        """The settings that decide what is deleted."""
+        """The settings that determine which data is deleted."""
         return PolicySettings(
             self.message_retention,
             self.token_ttl_seconds,

@@ -14,7 +14,7 @@ from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 
 
 class ConfigWarning(NamedTuple):
-    """A setting, and its actual effect."""
+    """A setting with an effect that the operator may not expect."""
 
     setting: str
     means: str
@@ -26,15 +26,15 @@ def find_warnings(config: Config, policies: Collection[GroupPolicy] | None = Non
     ``policies``: the policies that groups have under it, to omit warnings that affect no group; None: omit no warnings.
     """
     retention, server = config.retention, config.message_retention
-    if policies is None or any(_is_missed(retention, policy) for policy in policies):
+    if policies is None or any(_is_uncovered(retention, policy) for policy in policies):
         for gap in gaps(retention.purge_jobs):
             yield ConfigWarning(
                 "retention.purge_jobs", f"no job covers {gap}: expired messages are hidden there, but not erased"
             )
     if policies is None or any(policy.is_after_fetch for policy in policies):
-        yield from _escapes(retention, server)
+        yield from _unlimited_hold(retention, server)
     if policies is None or any(policy.lifetime == KEEP for policy in policies):
-        yield from _creates_nothing(retention, server)
+        yield from _limits_without_expiry(retention, server)
     if config.vault_path.is_relative_to(config.data):
         yield ConfigWarning(
             "vault.path", "is in the data directory, which is copied with the database: put it elsewhere"
@@ -46,12 +46,12 @@ def unknown_group(group_id: str) -> ConfigWarning:
     return ConfigWarning(f"retention.groups.{group_id}", "this group does not exist, or was deleted: check the id")
 
 
-def _is_missed(retention: RetentionConfig, policy: GroupPolicy) -> bool:
+def _is_uncovered(retention: RetentionConfig, policy: GroupPolicy) -> bool:
     """Return whether messages expire under a policy that no job covers."""
     return policy.lifetime != KEEP and not any(job.covers(policy) for job in retention.purge_jobs)
 
 
-def _escapes(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
+def _unlimited_hold(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
     """Yield warnings about caps that do not apply to delete-after-fetch."""
     if retention.fetch_hold_limit != KEEP:
         return
@@ -61,13 +61,13 @@ def _escapes(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]
     )
     if server > AFTER_FETCH:
         yield ConfigWarning("message_retention", f"{duration_text(server)}: {means}")
-    most = retention.limits.max_lifetime.max
-    if most != KEEP:
-        yield ConfigWarning("retention.limits.max_lifetime.max", f"{duration_text(most)}: {means}")
+    longest = retention.limits.max_lifetime.max
+    if longest != KEEP:
+        yield ConfigWarning("retention.limits.max_lifetime.max", f"{duration_text(longest)}: {means}")
 
 
-def _creates_nothing(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
-    """Yield a warning if the limits have no effect unless admins set a lifetime."""
+def _limits_without_expiry(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
+    """Yield a warning if the limits have no effect in groups whose admins set no lifetime."""
     limit = retention.limits.max_lifetime
     if (limit.min, limit.max) == (KEEP, KEEP) or server != KEEP or retention.default_policy.max_lifetime != KEEP:
         return
@@ -92,7 +92,7 @@ def retention_in_words(config: Config) -> str:
 
 
 def cleanup_in_words(config: Config) -> str:
-    """Return in words what cleans up, and how often."""
+    """Return in words the engine and the interval of cleanup."""
     jobs = len(config.retention.purge_jobs)
     more = f", and {jobs} purge job{'' if jobs == 1 else 's'}" if jobs else ""
     return f"{config.cleanup.engine}, every {duration_words(config.cleanup_interval)}{more}"

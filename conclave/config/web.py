@@ -19,11 +19,11 @@ def parse_origin(text: str) -> str:
 
     Raises ValueError or ValidationError unless it is a scheme, a host and an optional port, without wildcards.
     """
-    found = _ORIGIN.fullmatch(text)
-    if not found:
+    match = _ORIGIN.fullmatch(text)
+    if not match:
         raise ValueError("is not a scheme, a host and an optional port")
     url = URL(text).origin()
-    if found[1].startswith("["):
+    if match[1].startswith("["):
         IPv6Address(url.raw_host or "")
     else:
         require_host(url.raw_host or "")
@@ -49,18 +49,18 @@ class Origins(fields.Field[list[str]]):
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise ValidationError("must be a list of strings")
-        found, wrong = [], []
+        origins, invalid = [], []
         for each in value:
             try:
-                found.append(parse_origin(each))
+                origins.append(parse_origin(each))
             except (ValueError, ValidationError):
-                wrong.append(each)
-        if wrong:
+                invalid.append(each)
+        if invalid:
             raise ValidationError(
-                f'{", ".join(map(repr, wrong))}: not an origin, as "https://chat.example.org" or'
+                f'{", ".join(map(repr, invalid))}: not an origin, as "https://chat.example.org" or'
                 ' "http://localhost:3000": a scheme, a host, an optional port, no path, no wildcard'
             )
-        return found
+        return origins
 
 
 class WebSchema(Section):

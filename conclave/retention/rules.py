@@ -92,13 +92,13 @@ UNREAD = (
     "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
     " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
 )
-"""The SQL condition for self-destructing messages that not all members of the time of sending have read."""
+"""The SQL condition for self-destructing messages that some member at the time of sending has not read."""
 
 TIMED = "self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
 """The SQL tables of all self-destructing messages. The CROSS JOIN keeps SQLite from scanning other messages."""
 
 TIMER_END = "iif(told, 0, redact_at)"
-"""The SQL expression for the second at which a timer ends; 0 once the end was announced, whatever the clock says."""
+"""The SQL expression for the second at which a timer ends; 0 once the end was announced, independent of the clock."""
 
 _TIMERS = (
     "FROM timers AS pending JOIN members AS reader USING (member_id)"
@@ -108,7 +108,7 @@ _TIMERS = (
 
 REDACTED_FOR_ALL = (
     f"((ended OR messages.created_at < :now - {MAX_AGE} OR NOT {UNREAD})"
-    # The first comparison is a range of the index, the second one decides.
+    # The first comparison allows a range scan of the index. The second is exact.
     f" AND NOT EXISTS (SELECT 1 {_TIMERS} AND redact_at > :now AND {TIMER_END} > :now))"
 )
 """The SQL condition, over TIMED, for messages that are redacted for every reader at the Unix second ``:now``.
@@ -130,7 +130,7 @@ ENDS_AT = (
 )
 """The SQL expression for the first second at which no member sees a self-destructing message, by the timers so far.
 
-It is at most ``:now`` exactly if REDACTED_FOR_ALL holds at ``:now``. It costs more, since it reads all timers.
+It is at most ``:now`` if and only if REDACTED_FOR_ALL is true at ``:now``. It costs more, since it reads all timers.
 """
 
 
@@ -169,7 +169,7 @@ class Bounds(NamedTuple):
     is_taken_back: str = IS_TAKEN_BACK
 
     def as_needed(self, connection: sqlite3.Connection) -> "Bounds":
-        """Return the bounds without conditions that nothing in the store needs now: each costs time for every row."""
+        """Return the bounds without the conditions that have no effect now: each costs time for every row."""
         return self._replace(
             commits_above=self.commits_above if keeps_commits(connection) else "",
             unheld=self.unheld if has_held_senders(connection) else "",
@@ -182,8 +182,8 @@ class Rule:
 
     ``hides``: the hidden messages, in words. ``since``: since when, in words. ``tables``: the tables of the hot store
     with the messages that the rule may hide. ``hot``: the condition for the messages that it hides. ``some`` and
-    ``whole``: the conditions for parts of the archive of which it hides some, or all, messages; "FALSE" if that
-    requires reading the rows. ``only_if``: the condition for groups in which it may hide anything; others are skipped.
+    ``whole``: the conditions for parts of the archive in which it hides some, or all, messages; "FALSE" if only the
+    rows show that. ``only_if``: the condition for groups in which it may hide messages; others are skipped.
     """
 
     hides: str
@@ -203,8 +203,8 @@ class Rule:
 
 def may_erase(bounds: Bounds) -> str:
     """Return the condition for messages that may be erased once they are hidden."""
-    old_enough = f"messages.created_at < {bounds.erasable_before}" if bounds.erasable_before else ""
-    return _both(old_enough, bounds.unheld) or "TRUE"
+    is_old_enough = f"messages.created_at < {bounds.erasable_before}" if bounds.erasable_before else ""
+    return _both(is_old_enough, bounds.unheld) or "TRUE"
 
 
 def rule_name(rules: Iterable[str], bounds: Bounds) -> str:
@@ -227,7 +227,7 @@ def certain_of_part(rules: Iterable[str], bounds: Bounds) -> str:
 
 
 def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the condition for parts of the archive of which all messages are deleted.
+    """Return the condition for parts of the archive whose messages are all deleted.
 
     No part matches while any user is under a legal hold: the index does not record the senders of commits.
     """
@@ -237,18 +237,18 @@ def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
 
 
 def _both(one: str, other: str) -> str:
-    """Return the conjunction of two conditions, of which each may be "" for true."""
+    """Return the conjunction of two conditions. Each may be "", which means true."""
     return f"{one} AND {other}" if one and other else one or other
 
 
-def _is_aged(bounds: Bounds) -> str:
-    aged = f"messages.created_at < {bounds.cutoff}"
-    return f"{aged} AND NOT {is_kept(bounds.commits_above)}" if bounds.commits_above else aged
+def _is_expired(bounds: Bounds) -> str:
+    is_old = f"messages.created_at < {bounds.cutoff}"
+    return f"{is_old} AND NOT {is_kept(bounds.commits_above)}" if bounds.commits_above else is_old
 
 
-def _is_aged_part(created: str, bounds: Bounds) -> str:
-    aged = f"{created} < {bounds.cutoff}"
-    return f"({aged} AND last_seq <= {bounds.commits_above})" if bounds.commits_above else aged
+def _is_expired_part(created: str, bounds: Bounds) -> str:
+    is_old = f"{created} < {bounds.cutoff}"
+    return f"({is_old} AND last_seq <= {bounds.commits_above})" if bounds.commits_above else is_old
 
 
 DELETED_GROUP, FETCHED, EXPIRED = "deleted_group", "fetched", "expired"
@@ -274,16 +274,16 @@ RULES = {
     EXPIRED: Rule(
         hides="messages that expired by age under the policy, or a former one: the mark ``expired_before``",
         since="the first second after their lifetime",
-        hot=_is_aged,
-        some=lambda bounds: _is_aged_part("oldest", bounds),
-        whole=lambda bounds: _is_aged_part("newest", bounds),
+        hot=_is_expired,
+        some=lambda bounds: _is_expired_part("oldest", bounds),
+        whole=lambda bounds: _is_expired_part("newest", bounds),
         only_if=lambda bounds: f"{bounds.cutoff} > 0",
     ),
     REDACTED: Rule(
         hides="self-destructing messages that have ended for every reader",
         since="the end of the last timer, or the age at which no timer can start",
         hot=lambda _: IS_REDACTED,
-        some=lambda _: "FALSE",  # self-destructing messages never move to the archive
+        some=lambda _: "FALSE",  # self-destructing messages do not move to the archive
         whole=lambda _: "FALSE",
         tables=TIMED,
         only_if=lambda _: "self_destructs",
@@ -323,7 +323,7 @@ LIVING_RULES = (*POLICY_RULES, *ANY_RUN_RULES, DELETED_ACCOUNT)
 """The rules for messages of a living group."""
 
 SESSIONS, INVITES = "sessions", "invites"
-"""What else a run deletes: expired sessions and invites."""
+"""The names of the other counts: expired sessions and invites."""
 
 REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
 """The counts in a report of a run, in order."""
@@ -335,7 +335,7 @@ def keeps_commits(connection: sqlite3.Connection) -> bool:
 
 
 class ErasureLimits(NamedTuple):
-    """Which messages of a group are hidden, and which of these may be erased: see ``rules.Bounds``.
+    """The bounds of hidden and erasable messages of a group: see ``rules.Bounds``.
 
     ``gone``: messages up to this number, inclusive, are never served again. ``cutoff``: messages created before this
     Unix second, exclusive, are hidden by age or by the mark, except commits with numbers above ``commits_above``.
@@ -370,6 +370,6 @@ def keeps_commit(connection: sqlite3.Connection, group_key: int, number: int) ->
 
 
 def limits_of(connection: sqlite3.Connection, group_key: int, now: int) -> ErasureLimits | None:
-    """Return the limits of a living or deleted group at the Unix second ``now``; None if no row is left of it."""
+    """Return the limits of a living or deleted group at the Unix second ``now``; None if it has no row."""
     row = connection.execute(_LIMITS, {"group_key": group_key, "now": now}).fetchone()
     return ErasureLimits(row[0], row[1], row[2], row[3], bool(row[4])) if row else None

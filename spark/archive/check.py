@@ -30,7 +30,7 @@ class Check:
 class IndexedPart:
     """The messages in the table that belong to one index row.
 
-    ``row``: what the index should have, with a recomputed checksum. ``altered``: how many messages have a wrong
+    ``row``: the expected index row, with a recomputed checksum. ``altered``: how many messages have a wrong
     checksum.
     """
 

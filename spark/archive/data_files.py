@@ -144,11 +144,11 @@ def read(
     Raises ArchiveRunError, including for a damaged page.
     """
     schema = pyarrow.schema([a.STORED.field(name) for name in columns])
-    wanted = None if groups is None else pyarrow.array(groups, pyarrow.int64())
+    group_keys = None if groups is None else pyarrow.array(groups, pyarrow.int64())
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for number in range(file.num_row_groups):
-                if wanted is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), wanted):
+                if group_keys is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), group_keys):
                     yield _row_group(file, path, number, columns).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
         raise ArchiveRunError(f"{path}: {one_line(error)}") from error
@@ -194,8 +194,8 @@ _WIDEST_BOUNDS = (-(2**63), 2**63 - 1) * 2
 class StoredFile:
     """A file of the table. ``path``: within the table's folder.
 
-    ``least`` and ``most``: the bounds of its group keys; ``first`` and ``last``: of its message numbers. Without
-    statistics in the log, as for other programs' files, they are the extreme integers, so that the file is read.
+    ``least`` and ``most``: the bounds of its group keys. ``first`` and ``last``: the bounds of its message numbers.
+    Without statistics in the log, as for other programs' files, they are the extreme integers: the file is always read.
     """
 
     path: str

@@ -1,7 +1,7 @@
 """Finds the due messages of parts, and the remaining messages, without Spark and without reading bodies.
 
-DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are also read by
-whole pages with verified checksums.
+DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are read again
+by whole pages, with verified checksums.
 """
 
 from collections import defaultdict
@@ -90,7 +90,7 @@ _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group 
 
 @dataclass(frozen=True)
 class Measured:
-    """The due messages of a part, by rule and by number. ``left``: the remaining part, or None."""
+    """The due messages of a part: ``gone`` by rule, and ``numbers``. ``left``: the remaining part, or None."""
 
     part: PartRow
     gone: Sequence[ErasedMessages]
@@ -102,19 +102,19 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
     """Yield the due messages of ``plan``, part by part. Omits parts without due messages.
 
     Whole parts are found by the index, other parts by reading the table at ``path``. Whole parts do not require a
-    readable table, but a readable table must match the database. ``living``: the readable messages. Raises
+    readable table, but a readable table must match the database. ``living``: finds the readable messages. Raises
     ArchiveRunError; the parts that were yielded before are correct.
     """
-    unreadable = _unreadable(hot, path)
+    fault = _table_fault(hot, path)
     for part in plan.parts:
-        if gone := plan.whole.get(part.key):
-            yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
-    if unreadable and plan.partial:
-        raise ArchiveRunError(unreadable)
+        if erased := plan.whole.get(part.key):
+            yield Measured(part, [erased], [Range(part.first_seq, part.last_seq)], None)
+    if fault and plan.partial:
+        raise ArchiveRunError(fault)
     faults = []
-    for partition, parts, files in _work(path, plan):
+    for partition, parts, files in _queries(path, plan):
         try:
-            yield from _measured(path, plan, partition, parts, files, living)
+            yield from _measure(path, plan, partition, parts, files, living)
         except ArchiveRunError as error:
             faults.append(str(error))  # other partitions are still erased
     if faults:
@@ -129,13 +129,13 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
     incomplete = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
     if not incomplete:
         return
-    if unreadable := _unreadable(hot, path):
-        raise ArchiveRunError(unreadable)
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    if fault := _table_fault(hot, path):
+        raise ArchiveRunError(fault)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in incomplete:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
     faults = []
-    for _, parts, files in _files(path, of_partitions, {part.group_key for part in incomplete}):
+    for _, parts, files in _files(path, parts_by_partition, {part.group_key for part in incomplete}):
         readable, remaining = _ReadableRows(parts, living), defaultdict[int, _Remaining](_Remaining)
         try:
             for file in files:
@@ -156,15 +156,15 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
     Raises ArchiveRunError.
     """
     count = sum(erased.messages for key, erased in plan.whole.items() if key[0] in held_groups)
-    if (unreadable := _unreadable(hot, path)) and plan.partial:
-        raise ArchiveRunError(unreadable)
-    for partition, parts, files in _work(path, plan):
+    if (fault := _table_fault(hot, path)) and plan.partial:
+        raise ArchiveRunError(fault)
+    for partition, parts, files in _queries(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
         count += _ReadableRows(parts, living).of(rows).num_rows
     return count
 
 
-def _unreadable(hot: Hot, path: Path) -> str:
+def _table_fault(hot: Hot, path: Path) -> str:
     """Return in one line why the table cannot be read, or "".
 
     Raises ArchiveRunError if the table does not match the database, for example if only one of them was restored.
@@ -178,15 +178,15 @@ def _unreadable(hot: Hot, path: Path) -> str:
     return ""
 
 
-def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+def _queries(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
     """Yield the parts to query, by group key, at most one partition at a time, with their files."""
     if not plan.partial:
         return
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in plan.partial:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
-    for partition, parts, files in _files(path, of_partitions, plan.groups):
-        for query_parts in _divided(plan, parts):
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
+    for partition, parts, files in _files(path, parts_by_partition, plan.groups):
+        for query_parts in _split_into_queries(plan, parts):
             yield partition, query_parts, files
 
 
@@ -202,7 +202,7 @@ def _files(
         yield partition, partition_parts, [file for file in stored if file.partition == partition]
 
 
-def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
+def _split_into_queries(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
     """Divide parts into queries of limited size, with adjacent groups together."""
     query_parts: dict[int, PartRow] = {}
     entries = messages = 0
@@ -245,11 +245,11 @@ class _ReadableRows:
             compute.greater_equal(numbers, self._firsts.take(positions)),
             compute.less_equal(numbers, self._lasts.take(positions)),
         )
-        found = rows.filter(is_within)
+        indexed_rows = rows.filter(is_within)
         if not self._partly_readable:
-            return found
-        return found.filter(
-            pyarrow.array([self._is_readable(*row) for row in a.values_of(found, NUMBERS)], pyarrow.bool_())
+            return indexed_rows
+        return indexed_rows.filter(
+            pyarrow.array([self._is_readable(*row) for row in a.values_of(indexed_rows, NUMBERS)], pyarrow.bool_())
         )
 
     def _is_readable(self, group_key: int, number: int) -> bool:
@@ -257,7 +257,7 @@ class _ReadableRows:
         return ranges is None or holds(ranges, number)
 
 
-def _measured(
+def _measure(
     path: Path,
     plan: ArchivePlan,
     partition: Partition,
@@ -279,8 +279,8 @@ def _measured(
             read_count += readable_rows.num_rows
             _add(remaining, _without(readable_rows, due))
     index_count = sum(parts[group_key].message_count for group_key in numbers)
-    left = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
-    if read_count != index_count or any(remaining[group_key].count != count for group_key, count in left.items()):
+    expected = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
+    if read_count != index_count or any(remaining[group_key].count != count for group_key, count in expected.items()):
         raise ArchiveRunError(
             f"{path}: {read_count:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where"
             f" the index has {index_count:,}: `conclave archive verify` says more"

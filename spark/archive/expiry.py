@@ -59,7 +59,8 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
 def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
     """Delete the rows that hid messages without keys: withdrawals and senders.
 
-    Call it after the plan is applied and the keys are destroyed. ``living``: the current state. Raises ArchiveRunError.
+    Call it after the plan is applied and the keys are destroyed. ``living``: finds the readable messages.
+    Raises ArchiveRunError.
     """
     parts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
     erased: dict[int, set[int]] = defaultdict(set)

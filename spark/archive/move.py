@@ -129,7 +129,7 @@ class Mover:
 
     def move(self, archive: ArchiveConfig) -> Iterator[int]:
         """Move all messages older than ``archive.after`` seconds; yield for each batch how many messages it had."""
-        with _threads_take_turns(), ThreadPoolExecutor(3) as executor:
+        with _frequent_thread_switches(), ThreadPoolExecutor(3) as executor:
             loaded = _computed_ahead(executor, self._batches(archive))
             deletion: Future[None] | None = None
             for batch in _computed_ahead(executor, map(self._append, loaded)):
@@ -222,16 +222,14 @@ class Mover:
         """Compare the messages of a batch in the table, ``added``, with the hot store. Raises ArchiveRunError.
 
         Returns the messages to add to the index, and the erased messages. After a crash, the table may have messages
-        that have since been erased from the hot store. So the table must have all messages of the hot store, but may
-        have others. Others with keys are added to the index, and then erased from the archive.
+        that have since been erased from the hot store. So the table must have all messages of the batch that are in
+        the hot store, but may have others. Those with keys are added to the index, and then erased from the archive.
         """
         copied = pyarrow.concat_tables([_READ_BACK.empty_table(), *(_read_back(*each) for each in added)])
         if batch.expected == _totals(_summarize(copied)[0]):
             return copied, _READ_BACK.empty_table()
-        in_table, stored = (
-            set(a.values_of(copied, _IDENTITY)),
-            list(a.values_of(self._load(batch.number).rows, _IDENTITY)),
-        )
+        in_table = set(a.values_of(copied, _IDENTITY))
+        stored = list(a.values_of(self._load(batch.number).rows, _IDENTITY))
         missing = sum(each not in in_table for each in stored)
         counts = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         duplicates = compute.sum(compute.greater(counts["count_all"], 1)).as_py() or 0
@@ -273,7 +271,7 @@ def _computed_ahead(executor: Executor, items: Iterator[T]) -> Iterator[T]:
 
 
 @contextmanager
-def _threads_take_turns() -> Iterator[None]:
+def _frequent_thread_switches() -> Iterator[None]:
     """Context manager that makes Python switch threads ten times as often: a thread may hold the database lock."""
     default_interval = sys.getswitchinterval()
     sys.setswitchinterval(default_interval / 10)
@@ -284,7 +282,7 @@ def _threads_take_turns() -> Iterator[None]:
 
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
-    """Return the stored messages of a batch that are not archived yet, with bodies. Raises ArchiveRunError."""
+    """Return the messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveRunError."""
     command = parent_bound_command(
         sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch)
     )

@@ -56,8 +56,8 @@ def restore(
 ) -> int:
     """Restore a group; return the number of restored messages. Raises ArchiveRunError or RestoreError.
 
-    ``living``: the readable messages; others stay in the archive. ``spare``: the bytes to leave free on the disk, which
-    runs need. ``is_forced``: restore even damaged messages, and those that the next run would move again.
+    ``living``: finds the readable messages; others stay in the archive. ``spare``: the bytes to leave free on the disk
+    for runs. ``is_forced``: restore even damaged messages, and those that the next run would move again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:

@@ -109,12 +109,12 @@ class ArchiveRun:
     def count(self, planned: Report, counted: Collection[int], plan: Plan) -> None:
         """Add the results of a dry run to ``planned``. Changes nothing. Raises ArchiveRunError.
 
-        ``counted``: as for ``run``. ``plan``: the plan for the hot store. Messages that it deletes do not move, and
+        ``counted``: see ``run``. ``plan``: the plan for the hot store. Messages that it deletes do not move, and
         marks that it raises apply to the archive.
         """
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
-            hot = self._hot.with_prepare(partial(self._leave_out, plan))
+            hot = self._hot.with_prepare(partial(self._hide_planned, plan))
             planned.archived = Mover(hot, self._table, "", self._living).count(self._config)
         archive_plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, plan.risen)
         if archive_plan and state:
@@ -122,7 +122,7 @@ class ArchiveRun:
             with self._as_archive_errors():
                 planned.counts.update(expiry.count(self._hot, self._table.path, archive_plan, self._living()))
 
-    def _leave_out(self, plan: Plan, connection: sqlite3.Connection) -> None:
+    def _hide_planned(self, plan: Plan, connection: sqlite3.Connection) -> None:
         self._hot.prepare(connection)
         due.hide_planned(connection, plan)
 
@@ -153,7 +153,7 @@ class ArchiveRun:
             return restore(*values, group_id, spare, is_forced=is_forced)
 
     def restore_ahead(self, now: int, spare: int) -> None:
-        """Move groups back that have archived messages created at the Unix second ``now`` or later.
+        """Move back all groups with archived messages that were created at the Unix second ``now`` or later.
 
         Includes damaged messages. ``spare``: see ``restore``. Raises ArchiveRunError or RestoreError.
         """
@@ -164,7 +164,7 @@ class ArchiveRun:
             self.restore(group_id, spare, is_forced=True)
 
     def _settle_restored(self) -> str:
-        """Update an index that was restored from a backup; return an error or "", so that erasing continues."""
+        """Update an index that was restored from a backup. Return an error or "": the run continues after an error."""
         if self._hot.read(reclaiming.is_unsettled):
             try:
                 expiry.settle_restored(self._hot, self._table.path, self._living())
@@ -240,7 +240,7 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Roll back what a power failure left incomplete, and remove damaged checkpoints."""
+        """Roll back incomplete versions after a power failure, and remove damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
             self._forget()  # it has cached versions that no longer exist

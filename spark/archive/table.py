@@ -63,7 +63,7 @@ class NotDurableError(ArchiveRunError):
 
 
 class Table:
-    """The table of one archive."""
+    """Manages the table of one archive."""
 
     def __init__(self, session: Callable[[], SparkSession], path: Path) -> None:
         """Store the parameters; nothing is opened yet. ``path``: the folder of the table, which may not exist.
@@ -81,9 +81,9 @@ class Table:
         ``read_state``: reads the state of the table from the hot store. ``is_new``: create the table if it does not
         exist. Otherwise a missing table is an error: its folder may not be mounted.
         """
-        if found := _UNUSABLE.search(str(self.path)):
+        if match := _UNUSABLE.search(str(self.path)):
             raise ArchiveRunError(
-                f"{self.path}: no archive can be read if its path has {found[0]!r} in it: set [archive] path to another"
+                f"{self.path}: no archive can be read if its path has {match[0]!r} in it: set [archive] path to another"
             )
         if DeltaTable.is_deltatable(str(self.path)):
             try:
@@ -98,7 +98,7 @@ class Table:
                 f"{self.path}: there is no archive, although messages were moved to it; is it mounted?"
             )
         if self.path.exists() and any(self.path.iterdir()):
-            raise ArchiveRunError(f"{self.path}: is to become the archive, but holds something else")
+            raise ArchiveRunError(f"{self.path}: cannot become the archive, since it has other files")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         DeltaTable.create(
             str(self.path),
@@ -109,7 +109,7 @@ class Table:
         )
 
     def remove_unmade(self) -> None:
-        """Remove the log of a table without a complete version, after its creation was interrupted."""
+        """Remove the log of a table that has no complete version, after an interrupted creation."""
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
         names = (path.name for path in self._log.iterdir() if path.is_file())
@@ -132,13 +132,8 @@ class Table:
         tables = (rows for path in files for rows in data_files.read(path))
         try:
             return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in tables)
-        except (
-            KeyError,
-            TypeError,
-            struct.error,
-            MisnamedError,
-        ):  # damaged bytes may decode to missing columns and values
-            return False
+        except (KeyError, TypeError, struct.error, MisnamedError):
+            return False  # damaged bytes may decode to missing columns and values
 
     def can_be_opened(self) -> bool:
         """Return whether the table can be opened, or does not exist."""
@@ -191,7 +186,7 @@ class Table:
         self._commit(added, Transaction(archive_id, batch))
 
     def version_of_batch(self, archive_id: str, batch: int) -> int:
-        """Return the version that added the messages of a batch. Raises ArchiveRunError if the log does not have it."""
+        """Return the version that added the messages of a batch. Raises ArchiveRunError if it is not in the log."""
         for version in range(self.version(), -1, -1):
             if {"appId": archive_id, "version": batch}.items() <= _find_action(self._actions(version), "txn").items():
                 return version
@@ -228,7 +223,7 @@ class Table:
             for folder in folders:
                 sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
-            raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
+            raise NotDurableError(f"{self.path}: the written files could not be synced: {error}") from error
 
     def drop_partitions(self, partitions: Collection[tuple[int, int]]) -> None:
         """Delete whole partitions, given as (lifetime, span).

@@ -34,7 +34,7 @@ def regular_packages(connection: sqlite3.Connection, user_id: bytes) -> set[byte
 
 
 def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes] | None:
-    """Hand out a key package of each user (at most some thousands), in the order of ``user_ids``.
+    """Hand out one key package for each user (at most some thousands), in the order of ``user_ids``.
 
     It is the oldest regular one, which is removed, or else the last-resort one, which stays. Returns None, without
     removing any, if a user has no key package.

@@ -49,7 +49,7 @@ class MessageDraft(NamedTuple):
 class MessageRow(NamedTuple):
     """A stored message. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
-    ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and Piece.
+    ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and EncodedMessage.
     """
 
     sequence_num: int

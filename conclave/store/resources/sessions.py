@@ -44,7 +44,7 @@ def add(
     """Store a new session of ``ttl`` seconds for a user whose password matched ``password_hash``.
 
     Returns False, without storing it, if the hash has changed since, or the account is disabled or deleted: a
-    change of the password also ends sessions that are about to begin.
+    change of the password also prevents sessions that are about to begin.
     """
     cursor = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"

@@ -71,8 +71,8 @@ def begin_serving(
 
     If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
     the last second at which the server ran or a cleanup run acted. After a crash, sessions that were used shortly
-    before it are extended, since that was not stored. ``accepts_change``: an operator confirms a large change. Raises
-    PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
+    before it are extended, since their last use was not stored. ``accepts_change``: an operator confirms a large
+    change. Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
     """
     row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -103,7 +103,7 @@ def _adopt(
     *,
     accepts_change: bool,
 ) -> StartResult:
-    """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
+    """Settle the marks under the ``former`` settings, and store ``policy``. Raises the errors of ``begin_serving``."""
     fault = check_and_record_clock(connection, clock)
     _require_right_clock(former, policy, fault)
     last_second = _last_in_force(connection)

@@ -16,7 +16,7 @@ from conclave.store.engine.sqlite import placeholders
 from conclave.store.resources.members import Membership
 
 STARTED_PER_STEP = 2_048
-"""About 2,048 timers start in a transaction, for which senders wait."""
+"""About 2,048 timers start in a transaction. Senders wait for it."""
 
 SWEPT_PER_STEP = 256
 """A step deletes at most 256 timers of deleted messages."""
@@ -87,7 +87,7 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
 def needs_noting(member: Membership, up_to: int) -> bool:
     """Return whether a read receipt up to a number has to be stored.
 
-    Not in groups without self-destructing messages: future ones have greater numbers.
+    Groups without self-destructing messages do not need it: later messages have greater numbers.
     """
     return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
 
@@ -101,7 +101,7 @@ def note_read(
     *,
     acted_until: int | None,
 ) -> tuple[int, bool]:
-    """Store that a member has read everything up to the number ``up_to``, at most the group's last one.
+    """Record that a member has read everything up to the number ``up_to``, at most the group's last one.
 
     A timer starts for each message that is covered for the first time, unless it is too old. Running timers do not
     change. At most ``most`` timers start; then only their range is stored. Returns how many started, and whether

@@ -64,7 +64,7 @@ class GroupBacklog:
         return min(each for each in (self.by_policy, self.by_mark) if each is not None)
 
     def is_late(self, schedule: Iterable[tuple[Scope, int]], now: int) -> bool:
-        """Return whether runs that should have erased it were skipped, failed or ineffective.
+        """Return whether runs that should have erased them were skipped, failed or ineffective.
 
         ``schedule``: the jobs, and their intervals in seconds. A group that no job covers is not late.
         """
