@@ -18,8 +18,8 @@ def main() -> None:
         if error.name not in REQUIRED_MODULES:
             raise
         sys.exit(
-            f"conclave: {error.name} is not installed, only the client library is. The server and its commands need the"
-            f" extra server, the chat the extra client. {install_hint('server')}"
+            f"conclave: {error.name} is not installed. The server and its commands need the extra server, the chat the"
+            f" extra client. {install_hint('server')}"
         )
     run()
 

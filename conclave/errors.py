@@ -147,7 +147,7 @@ class UntrustedClockError(ClockInDoubtError):
     """A transaction has found the wall clock wrong."""
 
     def __init__(self, fault: str) -> None:
-        """``fault``: what is wrong, for the operator."""
+        """``fault``: the reason, for the operator."""
         super().__init__()
         self.fault = fault
 

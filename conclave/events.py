@@ -48,7 +48,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class SessionEnded:
-    """A user's session has ended, and so do its streams."""
+    """A user's session has ended. Its streams are ended too."""
 
     user_id: bytes
     session_id: int
@@ -68,13 +68,13 @@ class MessageStored(NamedTuple):
 
 
 News = Announcement | SessionEnded | MessageStored
-"""What a transaction publishes once it is committed."""
+"""The news that a transaction publishes once it is committed."""
 
 
 class Stream(ABC):
     """The queue of events for one client. Subclasses write them to a connection."""
 
-    __slots__ = ("_lost", "_waiting", "ended", "session_id", "slot", "user_id")
+    __slots__ = ("_lost_count", "_queue", "ended", "session_id", "slot", "user_id")
 
     def __init__(self, user_id: bytes, session_id: int) -> None:
         """``session_id``: the stream ends with this session."""
@@ -82,13 +82,13 @@ class Stream(ABC):
         self.session_id = session_id
         self.ended = False
         self.slot = 0  # set by the timer wheel
-        self._waiting: list[Event] = []
-        self._lost = 0
+        self._queue: list[Event] = []
+        self._lost_count = 0
 
     @property
     def waiting(self) -> int:
         """The number of queued events."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def is_connected(self) -> bool:
@@ -102,17 +102,17 @@ class Stream(ABC):
         """
         if self.ended:
             return False
-        if len(self._waiting) == QUEUE_LIMIT:
-            del self._waiting[0]
-            self._lost += 1
-        self._waiting.append(event)
-        return len(self._waiting) == 1
+        if len(self._queue) == QUEUE_LIMIT:
+            del self._queue[0]
+            self._lost_count += 1
+        self._queue.append(event)
+        return len(self._queue) == 1
 
     def take(self) -> tuple[int, list[Event]]:
         """Empty the queue. Return the number of events dropped since the last call, and the queued events."""
-        taken = self._lost, self._waiting
-        self._lost, self._waiting = 0, []
-        return taken
+        batch = self._lost_count, self._queue
+        self._lost_count, self._queue = 0, []
+        return batch
 
     def end(self) -> None:
         """End the stream, once. Queued events are still sent."""
@@ -126,7 +126,7 @@ class Stream(ABC):
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Write a comment, so that an idle stream is not taken for a dead one."""
+        """Write a comment, so that clients and proxies do not close an idle stream."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -152,16 +152,16 @@ class Events:
     ) -> None:
         """Start without streams. ``keep``: called regularly with the session id of each stream.
 
-        ``lost``: the number of dropped events, counted once their client is notified or gone.
+        ``lost``: the number of dropped events, counted once their client is notified or disconnected.
         """
         self.wheel = TimerWheel(self._send_keep_alive, keep_alive_seconds)
         self.lost = 0
         self._keep = keep
         self._streams: dict[bytes, dict[Stream, None]] = {}
-        self._few: deque[Stream] = deque()
-        self._many: deque[Stream] = deque()
+        self._priority_streams: deque[Stream] = deque()
+        self._bulk_streams: deque[Stream] = deque()
         self._is_scheduled = False
-        self._stopping = False
+        self._is_stopping = False
         self._all_ended = asyncio.Event()
 
     @property
@@ -173,17 +173,17 @@ class Events:
         """Deliver a user's events to a stream until ``remove``."""
         self._streams.setdefault(stream.user_id, {})[stream] = None
         self.wheel.add(stream)
-        if self._stopping:
+        if self._is_stopping:
             stream.end()
 
     def remove(self, stream: Stream) -> None:
         """Remove a stream, if it is registered."""
-        of_user = self._streams.get(stream.user_id, {})
-        if stream not in of_user:
+        user_streams = self._streams.get(stream.user_id, {})
+        if stream not in user_streams:
             return
         self.wheel.remove(stream)
-        del of_user[stream]
-        if not of_user:
+        del user_streams[stream]
+        if not user_streams:
             del self._streams[stream.user_id]
         self._check_ended()
 
@@ -192,7 +192,7 @@ class Events:
 
         Users without a stream miss the event. Writing follows in later steps of the event loop, in slices.
         """
-        fresh: list[Stream] = []
+        streams_to_flush: list[Stream] = []
         for each in news:
             if isinstance(each, MessageStored):
                 continue
@@ -200,8 +200,8 @@ class Events:
                 self._end(each)
                 continue
             for user_id in (each.recipients & self._streams.keys()) - {each.excluded}:
-                fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
-        self._schedule_flush(fresh)
+                streams_to_flush += [stream for stream in self._streams[user_id] if stream.put(each.event)]
+        self._schedule_flush(streams_to_flush)
 
     def backlog(self) -> Backlog:
         """Return the size of the queues. It walks all streams. Any thread may call it."""
@@ -219,8 +219,8 @@ class Events:
         return {stream.session_id for streams in self._streams.values() for stream in streams}
 
     def end_all(self) -> None:
-        """End every stream, and each that is added later: the server stops."""
-        self._stopping = True
+        """End every stream, and each that is added later. Call it when the server stops."""
+        self._is_stopping = True
         self._check_ended()
         for stream in [stream for streams in self._streams.values() for stream in streams]:
             stream.end()
@@ -231,18 +231,18 @@ class Events:
         await self._all_ended.wait()
 
     def _check_ended(self) -> None:
-        if self._stopping and not self._streams:
+        if self._is_stopping and not self._streams:
             self._all_ended.set()
 
-    def _end(self, ending: SessionEnded) -> None:
-        for stream in tuple(self._streams.get(ending.user_id, ())):
-            if stream.session_id == ending.session_id:
+    def _end(self, session_end: SessionEnded) -> None:
+        for stream in tuple(self._streams.get(session_end.user_id, ())):
+            if stream.session_id == session_end.session_id:
                 stream.end()
 
-    def _schedule_flush(self, fresh: list[Stream]) -> None:
+    def _schedule_flush(self, streams: list[Stream]) -> None:
         """Schedule the streams for writing. Events for few streams do not wait for events for many."""
-        if fresh:
-            (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
+        if streams:
+            (self._priority_streams if len(streams) <= SLICE else self._bulk_streams).extend(streams)
             self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -253,11 +253,11 @@ class Events:
     def _flush_slice(self) -> None:
         """Write to a slice of each of the two queues of streams."""
         self._is_scheduled = False
-        for streams in (self._few, self._many):
+        for streams in (self._priority_streams, self._bulk_streams):
             for _ in range(min(SLICE, len(streams))):
                 stream = streams.popleft()
                 _break_off_on_error(stream, stream.flush)
-        if self._few or self._many:
+        if self._priority_streams or self._bulk_streams:
             self._flush_soon()
 
     def _send_keep_alive(self, stream: Stream) -> None:

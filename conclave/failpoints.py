@@ -109,7 +109,7 @@ BACKUP_POINTS = (
     "backup.completed",
     "backup.renamed_away",
 )
-"""Reached only while a backup is made; those of the archive's files only if there is an archive."""
+"""Reached only while a backup is made. The points of the archive's files are reached only if there is an archive."""
 
 RETURN_POINTS = (
     "return.begun",

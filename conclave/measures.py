@@ -41,11 +41,11 @@ class Histogram:
 
 def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum of histograms that have the default bounds."""
-    whole = Histogram()
+    merged_histogram = Histogram()
     for each in histograms:
-        whole.counts = [one + more for one, more in zip(whole.counts, each.counts, strict=True)]
-        whole.total += each.total
-    return whole
+        merged_histogram.counts = [one + other for one, other in zip(merged_histogram.counts, each.counts, strict=True)]
+        merged_histogram.total += each.total
+    return merged_histogram
 
 
 class Requests:
@@ -67,8 +67,8 @@ class Requests:
         return dict(self._histograms)
 
     def _new(self, method: str, route: str, status: int) -> Histogram:
-        known = method if method in METHODS else OTHER_METHOD
-        return self._histograms.setdefault((known, route, status), Histogram())
+        label = method if method in METHODS else OTHER_METHOD
+        return self._histograms.setdefault((label, route, status), Histogram())
 
 
 class Writes:

@@ -17,34 +17,34 @@ ACCOUNT_DIVISOR = 8
 """The responses of one account use at most an eighth of the memory; a single response may use more."""
 
 GRACE_SECONDS, GRACE_BYTES = 1.0, 4 * 1024 * 1024
-"""A client's speed is known only after a second. During that second up to 4 MiB are added to what it has read,
-decreasing to 0.
+"""A client's speed is known only after a second. During that second up to 4 MiB are added to the bytes that it
+has read, decreasing to 0.
 """
 
 
 class PendingResponse:
     """A response that is being sent."""
 
-    __slots__ = ("_began", "_budget", "_left", "_size", "abort", "account", "held")
+    __slots__ = ("_began_at", "_budget", "_left", "_size", "abort", "account", "held")
 
     def __init__(
         self, budget: "Budget", account: bytes | None, size: int, left: Callable[[], int], abort: Callable[[], None]
     ) -> None:
         """Use ``Budget.waiting`` instead."""
         self._budget, self._size, self._left = budget, size, left
-        self._began = asyncio.get_running_loop().time()
+        self._began_at = asyncio.get_running_loop().time()
         self.account, self.abort = account, abort
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Set the memory that it uses, in bytes. Abort connections if the limit is exceeded."""
+        """Set the number of bytes that it uses. Abort connections if the limit is exceeded."""
         self._budget.hold(self, size)
 
     def rate(self, now: float) -> float:
         """Return how many bytes a second the client reads, with the allowance for a new response."""
-        seconds = now - self._began
-        hoped = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
-        return (self._size - self._left() + hoped) / max(seconds, GRACE_SECONDS)
+        seconds = now - self._began_at
+        allowance = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
+        return (self._size - self._left() + allowance) / max(seconds, GRACE_SECONDS)
 
 
 class Budget:
@@ -58,7 +58,7 @@ class Budget:
         """The number of aborted responses by reason: the limit of the account, or the total."""
         self.turn = asyncio.Semaphore(1)
         """Held while a thread writes a part of a list: one at a time."""
-        self._waiting: set[PendingResponse] = set()
+        self._responses: set[PendingResponse] = set()
         self._by_account: Counter[bytes | None] = Counter()
 
     @contextmanager
@@ -71,7 +71,7 @@ class Budget:
         aborts the connection.
         """
         response = PendingResponse(self, account, size, left, abort)
-        self._waiting.add(response)
+        self._responses.add(response)
         try:
             self.hold(response, held)
             yield response
@@ -80,37 +80,39 @@ class Budget:
 
     def hold(self, response: PendingResponse, size: int) -> None:
         """Count ``size`` bytes for a response. Abort the slowest responses if a limit is exceeded."""
-        if response not in self._waiting:
+        if response not in self._responses:
             return  # it was aborted
         self._count(response, size - response.held)
         while self._by_account[response.account] > self.size // ACCOUNT_DIVISOR:
-            own = [each for each in self._waiting if each.account == response.account]
-            if len(own) == 1:
+            account_responses = [each for each in self._responses if each.account == response.account]
+            if len(account_responses) == 1:
                 break
-            self._abort_slowest(own, "account")
+            self._abort_slowest(account_responses, "account")
         while self.used > self.size:
-            # Candidates are all accounts with at least half of what the largest has. Otherwise many accounts with
+            # Candidates are all accounts that use at least half as much as the largest. Otherwise many accounts with
             # slightly less than a fast client would cause that client to be aborted.
-            least = max(self._by_account.values()) / 2
-            self._abort_slowest([each for each in self._waiting if self._by_account[each.account] >= least], "memory")
+            minimum = max(self._by_account.values()) / 2
+            self._abort_slowest(
+                [each for each in self._responses if self._by_account[each.account] >= minimum], "memory"
+            )
 
-    def _count(self, response: PendingResponse, more: int) -> None:
-        self.used += more
-        response.held += more
-        self._by_account[response.account] += more
+    def _count(self, response: PendingResponse, change: int) -> None:
+        self.used += change
+        response.held += change
+        self._by_account[response.account] += change
 
-    def _abort_slowest(self, among: list[PendingResponse], reason: str) -> None:
+    def _abort_slowest(self, candidates: list[PendingResponse], reason: str) -> None:
         """Abort the response whose client reads slowest. Its memory counts as free at once."""
         now = asyncio.get_running_loop().time()
-        slowest = min(among, key=lambda each: each.rate(now))
+        slowest = min(candidates, key=lambda each: each.rate(now))
         log.info("response_cut_off", reason=reason, held_bytes=slowest.held)
         self.cut_off[reason] += 1
         self._release(slowest)
         slowest.abort()
 
     def _release(self, response: PendingResponse) -> None:
-        if response in self._waiting:
-            self._waiting.remove(response)
+        if response in self._responses:
+            self._responses.remove(response)
             self._count(response, -response.held)
             if not self._by_account[response.account]:
                 del self._by_account[response.account]

@@ -1,1 +1,1 @@
-"""The cleanup pipeline: decides what is deleted or moves to the archive, and does it."""
+"""The cleanup pipeline: deletes messages, and moves messages to the archive."""

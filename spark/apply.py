@@ -1,7 +1,6 @@
-"""Carries out a plan in the hot store, in short transactions; it is safe to stop after each.
+"""Applies a plan to the hot store, in short transactions. The run can stop after each transaction.
 
-What the plan names is checked again when it is deleted, since the store may have changed meanwhile: a message goes only
-if the store, as it is now, says so too. No step is repeated without need.
+The store may have changed since the plan was made, so each message is checked again when it is deleted.
 """
 
 import sqlite3
@@ -13,7 +12,7 @@ from operator import attrgetter, itemgetter
 
 from conclave.actions import invites
 from conclave.failpoints import reach
-from conclave.retention import due, policy_row
+from conclave.retention import due, rules
 from conclave.retention.due import DeletedMessage, DueMessages
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
@@ -26,7 +25,7 @@ from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Pacer
 
 CHUNK = 64
-"""A step deletes at most 64 messages: a transaction while others write, see ``pacer.SHARED_BUDGET_SECONDS``."""
+"""The most messages to delete in one step, which is a transaction while others write: see ``Pacer``."""
 
 
 def apply_plan(
@@ -34,30 +33,30 @@ def apply_plan(
     plan: Plan,
     settings: PolicySettings,
     counts: Counter[str],
-    marked: Callable[[], None] = lambda: None,
+    after_marks: Callable[[], None] = lambda: None,
 ) -> None:
-    """Delete what ``plan`` names; add to ``counts`` how many rows each of RULES has deleted.
+    """Apply ``plan``; add the number of deleted rows by rule to ``counts``.
 
-    ``marked`` is called when all marks have risen, and nothing is deleted yet.
+    ``after_marks``: called after all marks were raised, before anything is deleted.
     """
     connection = pacer.connection
     pacer.run(partial(_raise_marks, connection, group) for group in plan.groups)
-    marked()
-    named = due.of_plan(connection, plan)
-    for listed in due.list_due(connection, named):
-        pacer.run(iter([_Deleting(connection, named, listed, counts).step]))
+    after_marks()
+    due_messages = due.of_plan(connection, plan)
+    for elements in due.list_due(connection, due_messages):
+        pacer.run(iter([_MessageDeleter(connection, due_messages, elements, counts).step]))
     pacer.run(_steps(connection, plan, settings, counts))
 
 
 def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
-    """Return how many rows each of RULES would delete; no row counts twice. Changes nothing."""
+    """Return how many rows each rule would delete. Each row counts once. Changes nothing."""
     counts = due.count(connection, plan)
     counts.update({SESSIONS: len(plan.sessions), INVITES: len(plan.invites)})
     return counts
 
 
-def give_space_back(pacer: Pacer) -> None:
-    """Return free pages to the file system, unless they are few."""
+def return_free_pages(pacer: Pacer) -> None:
+    """Return free pages to the file system, unless there are only a few."""
     pacer.run(iter([partial(bodies.return_free_pages, pacer.connection)]))
 
 
@@ -78,10 +77,10 @@ def _steps(
 
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
-    """Raise the marks before anything is erased: what a mark covers is never served again."""
-    policy = policy_row.find(connection, step.group_key)
+    """Raise the marks of a group. Messages below a mark are never served again."""
+    policy = rules.find_policy(connection, step.group_key)
     if policy and policy.is_after_fetch:
-        # A group that has entered this mode after the plan has a new floor, which the old one must not replace.
+        # If the group entered this mode after the plan was made, it has a new floor, which must not be replaced.
         floor = min(step.floor_seq, step.gone_below)
         connection.execute(
             "UPDATE groups SET floor_seq = max(floor_seq, ?), gone_below = max(gone_below, ?) WHERE group_key = ?",
@@ -96,52 +95,51 @@ def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
     return False
 
 
-class _Deleting:
-    """Deletes the messages that are listed, as far as they are still due, some in each step."""
+class _MessageDeleter:
+    """Deletes listed messages that are still due, in steps."""
 
     def __init__(
-        self, connection: sqlite3.Connection, named: list[DueMessages], listed: list[int], counts: Counter[str]
+        self, connection: sqlite3.Connection, due_messages: list[DueMessages], elements: list[int], counts: Counter[str]
     ) -> None:
         self._connection = connection
-        self._named = named
-        self._listed = listed
+        self._due_messages = due_messages
+        self._elements = elements
         self._counts = counts
-        self._done = 0
+        self._position = 0
 
     def step(self) -> bool:
         """Delete at most CHUNK messages; return whether there are more."""
-        listed = [due.split_element(each) for each in self._listed[self._done : self._done + CHUNK]]
-        gone: list[DeletedMessage] = []
-        for place, some in groupby(listed, key=itemgetter(0)):
-            gone += self._named[place].delete(self._connection, [message_id for _, message_id in some])
-        self._note(gone)
-        timers.forget(self._connection, _numbers(gone))
+        chunk = [due.split_element(each) for each in self._elements[self._position : self._position + CHUNK]]
+        deleted: list[DeletedMessage] = []
+        for index, pairs in groupby(chunk, key=itemgetter(0)):
+            message_ids = [message_id for _, message_id in pairs]
+            deleted += self._due_messages[index].delete(self._connection, message_ids)
+        self._record(deleted)
+        timers.forget(self._connection, _numbers(deleted))
         reach("apply.messages_deleted")
-        self._done += len(listed)
-        return self._done < len(self._listed)
+        self._position += len(chunk)
+        return self._position < len(self._elements)
 
-    def _note(self, gone: list[DeletedMessage]) -> None:
-        """Count what is gone, and note it for the receipts."""
-        why = attrgetter("group_key", "rule")
-        for (group_key, rule), alike in groupby(sorted(gone, key=why), key=why):
-            some = list(alike)
-            self._counts[rule] += len(some)
+    def _record(self, deleted: list[DeletedMessage]) -> None:
+        """Count deleted messages, and record them for the receipts."""
+        kind = attrgetter("group_key", "rule")
+        for (group_key, rule), same_kind in groupby(sorted(deleted, key=kind), key=kind):
+            messages = list(same_kind)
+            self._counts[rule] += len(messages)
             if rule in (EXPIRED, *ANY_RUN_RULES):
                 invalidation.invalidate_group(self._connection, group_key)
-            ranges = moves.duplicated_ranges(
-                self._connection, group_key
-            )  # the archive erases these later, and notes them
-            last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
-            if last:
-                last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, ErasedMessages(rule, len(last), last_seq, newest))
-                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in last])
+            ranges = moves.duplicated_ranges(self._connection, group_key)  # the archive erases and records these later
+            erased = [each for each in messages if not any(low <= each.sequence_num <= high for low, high in ranges)]
+            if erased:
+                last_seq, newest = max(each.sequence_num for each in erased), max(each.created_at for each in erased)
+                receipts.note(self._connection, group_key, ErasedMessages(rule, len(erased), last_seq, newest))
+                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in erased])
 
 
-def _numbers(gone: list[DeletedMessage]) -> dict[int, list[int]]:
-    """Return the numbers of messages by the keys of their groups."""
+def _numbers(deleted: list[DeletedMessage]) -> dict[int, list[int]]:
+    """Return the numbers of messages by group key."""
     numbers: dict[int, list[int]] = {}
-    for each in gone:
+    for each in deleted:
         numbers.setdefault(each.group_key, []).append(each.sequence_num)
     return numbers
 

@@ -1,4 +1,4 @@
-"""An operator's work in the archive: to compare it with its index, and to take a group back."""
+"""Archive commands for operators: comparing the archive with its index, and restoring a group from it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def verify_archive(engine: RunEnvironment) -> "Check":
-    """Read the whole archive while no run is under way, and return how it differs from its index.
+    """Read the whole archive with the run lock, and return its differences from the index.
 
-    Raises CleanupError and ArchiveError.
+    Raises CleanupError and ArchiveRunError.
     """
     with _archive_at_rest(engine) as archive:
         return archive.check()
 
 
 def restore_archived(engine: RunEnvironment, group_id: bytes) -> int:
-    """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
+    """Move a group's messages back from the archive; return how many. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
         return archive.restore(group_id, readiness.spare_bytes(engine))
 

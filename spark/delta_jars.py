@@ -1,9 +1,8 @@
-"""Fetches the jars of Delta Lake that Spark lacks into the virtual environment whose Python runs this; once.
+"""Downloads the Delta Lake jars that Spark lacks into this virtual environment.
 
-Spark's resolver downloads them from its own default repositories, and nothing of them is run before they were compared
-with ``delta-jars.sha256``: lines of SHA-256 and file name. They are compared again before each session that loads them.
-``python -m spark.delta_jars --list`` writes what was downloaded into that file instead: for a new version. Nothing is
-imported from the rest, so that an image can fetch them before it has the sources.
+Spark's resolver downloads them from its default repositories. They are verified against ``delta-jars.sha256``, lines of
+SHA-256 and file name, now and before each session that loads them. ``python -m spark.delta_jars --list`` writes that
+file, for a new version. This module imports no other module of Conclave, so that an image build can run it alone.
 """
 
 import hashlib
@@ -17,9 +16,9 @@ from pathlib import Path
 
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 OF_DELTA = ("io.delta_", "io.unitycatalog_")
-"""Whose jars are needed: all else that Delta asks for, Spark brings."""
+"""The prefixes of the required jars. Spark includes the other dependencies of Delta Lake."""
 
-LISTED = Path(__file__).resolve().with_name("delta-jars.sha256")
+CHECKSUMS = Path(__file__).resolve().with_name("delta-jars.sha256")
 TARGET = Path(sys.prefix) / "delta-jars"
 
 _OTHERS_WRITE = 0o022
@@ -38,22 +37,22 @@ try:
 finally:
     gateway.shutdown()
 """
-"""Downloads without a Spark session, which would load what it has downloaded.
+"""Downloads without a Spark session, which would load the downloaded jars.
 
-Nothing is taken from the user's own repositories (``~/.m2``, ``~/.ivy2``), nor from settings of Spark.
+Ignores the user's repositories (``~/.m2``, ``~/.ivy2``) and Spark's settings.
 """
 
 
 class FetchError(Exception):
-    """The jars could not be had, or are not those that are listed. The message says which and why."""
+    """The jars could not be downloaded, or have wrong checksums. The message says which and why."""
 
 
 def main() -> None:
-    """Fetch what is missing, and say in one line what is wrong if that fails."""
+    """Fetch missing jars, and exit with one line if that fails."""
     try:
         if "--list" in sys.argv:
             with tempfile.TemporaryDirectory() as folder:
-                LISTED.write_text("".join(f"{digest(jar)}  {jar.name}\n" for jar in resolve(Path(folder))))
+                CHECKSUMS.write_text("".join(f"{digest(jar)}  {jar.name}\n" for jar in resolve(Path(folder))))
         elif fault():
             sys.stdout.write("fetching the jars of Delta Lake (once)\n")
             fetch()
@@ -62,28 +61,29 @@ def main() -> None:
 
 
 def listed() -> dict[str, str]:
-    """Return the SHA-256 of each jar that is needed, in hexadecimal, by its file name."""
-    lines = [line.split() for line in LISTED.read_text(encoding="utf-8").splitlines()]
-    return {name: known for known, name in lines}
+    """Return the SHA-256 of each required jar in hexadecimal, by file name."""
+    lines = [line.split() for line in CHECKSUMS.read_text(encoding="utf-8").splitlines()]
+    return {name: checksum for checksum, name in lines}
 
 
 def fault() -> str:
-    """Return why the jars must not be loaded, "" if they may.
+    """Return why the jars must not be loaded, or "".
 
-    All have to be there as they are listed, and nobody but root, this user and the owner of the virtual environment may
-    be able to change them before they are loaded. 13 MB are read, in about 0.1 s.
+    All must exist with their checksums, and only root, this user and the owner of the virtual environment may be able
+    to change them. Reads 13 MB in about 0.1 s.
     """
     trusted = {0, os.geteuid(), Path(sys.prefix).stat().st_uid}
     try:
         for path in (TARGET, *(TARGET / name for name in listed())):
-            found = path.lstat()
-            if not (stat.S_ISDIR(found.st_mode) if path == TARGET else stat.S_ISREG(found.st_mode)):
+            status = path.lstat()
+            if not (stat.S_ISDIR(status.st_mode) if path == TARGET else stat.S_ISREG(status.st_mode)):
                 return f"{path} is a link, or something else than expected"
-            if found.st_uid not in trusted or found.st_mode & _OTHERS_WRITE:
-                return f"{path} can be changed by others (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
-        for name, known in listed().items():
-            if (is_now := digest(TARGET / name)) != known:
-                return f"{TARGET / name} is another file than expected: its SHA-256 is {is_now}"
+            if status.st_uid not in trusted or status.st_mode & _OTHERS_WRITE:
+                mode = stat.S_IMODE(status.st_mode)
+                return f"{path} can be changed by others (owner {status.st_uid}, mode {mode:04o})"
+        for name, checksum in listed().items():
+            if (actual := digest(TARGET / name)) != checksum:
+                return f"{TARGET / name} has a wrong SHA-256: {actual}"
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
     except OSError as error:
@@ -92,19 +92,19 @@ def fault() -> str:
 
 
 def fetch() -> None:
-    """Put the jars into their folder, in place of what is there. Raises FetchError."""
+    """Download the jars, and replace the contents of their folder. Raises FetchError."""
     with tempfile.TemporaryDirectory(dir=sys.prefix) as folder:
-        found = {jar.name: jar for jar in resolve(Path(folder))}
-        for name, known in listed().items():
-            if name not in found:
-                raise FetchError(f"{name}: was not among what was resolved for {COORDINATE}")
-            if digest(found[name]) != known:
-                raise FetchError(f"{name}: its SHA-256 is {digest(found[name])}, but {LISTED} says {known}")
+        jars = {jar.name: jar for jar in resolve(Path(folder))}
+        for name, checksum in listed().items():
+            if name not in jars:
+                raise FetchError(f"{name}: is not among the jars of {COORDINATE}")
+            if digest(jars[name]) != checksum:
+                raise FetchError(f"{name}: its SHA-256 is {digest(jars[name])}, but {CHECKSUMS} has {checksum}")
         _remove(TARGET)
         TARGET.mkdir()
-        TARGET.chmod(0o755)  # whatever the umask is: all users may read, none but the owner may write
+        TARGET.chmod(0o755)  # independent of the umask
         for name in listed():
-            shutil.move(found[name], TARGET / name)
+            shutil.move(jars[name], TARGET / name)
             (TARGET / name).chmod(0o644)
 
 
@@ -116,18 +116,18 @@ def _remove(path: Path) -> None:
 
 
 def resolve(folder: Path) -> list[Path]:
-    """Have Spark's resolver download the jars into ``folder``; return those that Spark lacks, by name.
+    """Download the jars into ``folder``, which must be private; return those that Spark lacks, ordered by name.
 
-    ``folder``: for this user alone. Raises FetchError.
+    Raises FetchError.
     """
-    # The address: otherwise Spark asks for the machine's own name, which need not resolve, as while an image is built.
+    # Without the address, Spark resolves the host name, which may fail, for example while an image is built.
     environment = os.environ | {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_CONF_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    ran = subprocess.run(  # noqa: S603 - our own Python and our own words
+    process = subprocess.run(  # noqa: S603 - this Python with fixed arguments
         [sys.executable, "-P", "-c", _RESOLVE, COORDINATE, str(folder / "ivy")],
         check=False,
         cwd=folder,
@@ -135,9 +135,13 @@ def resolve(folder: Path) -> list[Path]:
         capture_output=True,
         text=True,
     )
-    if ran.returncode:
-        said = [line.strip() for line in (ran.stdout + ran.stderr).splitlines() if "rror" in line or "xception" in line]
-        causes = [line for line in said if line.startswith("Caused by: ")][-1:] or said
+    if process.returncode:
+        errors = [
+            line.strip()
+            for line in (process.stdout + process.stderr).splitlines()
+            if "rror" in line or "xception" in line
+        ]
+        causes = [line for line in errors if line.startswith("Caused by: ")][-1:] or errors
         raise FetchError(f"{COORDINATE} could not be resolved: {causes[0] if causes else 'Spark gave no reason'}")
     return sorted(jar for jar in (folder / "ivy" / "jars").glob("*.jar") if jar.name.startswith(OF_DELTA))
 

@@ -1,8 +1,7 @@
-"""The end of a run: keys, receipts, records that are old enough to go, work files, the history, and its costs.
+"""Finishes a run: destroys keys, writes receipts, prunes old records, removes work files, and stores the report.
 
-The keys of what the run has erased are destroyed, and the copies of the vault renewed, so that they lose them too.
-Costs are processor seconds of this process and its Java, and how long it held the write lock. What executors of a
-cluster work is not known here, nor how long single statements of the archive's index take.
+The keys of erased messages are destroyed in the vault and in its copies. Costs are CPU seconds of this process and
+its Java, and the time for which it held the write lock. The CPU time of a cluster's executors is unknown.
 """
 
 import sqlite3
@@ -24,7 +23,7 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from spark import readiness
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot, Pacer
+from spark.hot_store import ArchiveRunError, Hot, Pacer
 from spark.report import Report
 from spark.work_folder import remove_dead
 
@@ -32,41 +31,41 @@ from spark.work_folder import remove_dead
 def write_receipts(
     engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope, *, seals: bool
 ) -> None:
-    """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
+    """Write receipts of the messages that this run, or an interrupted one, has erased; do the housekeeping.
 
-    ``seals``: the keys of what was erased are lost; otherwise its receipts are left to the run that loses them.
-    The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
+    ``seals``: the keys of erased messages are destroyed; otherwise the run that destroys them writes the receipts.
+    Failures go to the report. Does nothing while the clock is wrong, since receipts contain the time.
     """
-    now, kept = done.started_at, engine.config.retention
+    now, retention = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.clock_state(connection).fault:
             if seals:
                 yield partial(receipts.seal, connection, now, done.job)
             if scope.is_housekeeping:
-                yield partial(receipts.prune, connection, now - kept.keep_receipts)
-                yield partial(taken_back.prune, connection, now - kept.keep_receipts)
-                yield partial(audit.prune, connection, now - kept.keep_audit)
+                yield partial(receipts.prune, connection, now - retention.keep_receipts)
+                yield partial(taken_back.prune, connection, now - retention.keep_receipts)
+                yield partial(audit.prune, connection, now - retention.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
     hot = readiness.open_hot(engine, settings, now)
     if scope.is_housekeeping:
-        _drop_old_of_ledger(engine, settings, hot, done)
+        _prune_ledger(engine, settings, hot, done)
     try:
         hot.write_steps(steps)
         done.held = engine.count_held(hot)
-        if done.error or scope != ALL:  # a run over everything that went well leaves nothing; the server looks besides
-            left = hot.read(overdue.total_overdue, now)
-            done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
+        if done.error or scope != ALL:  # a successful full run leaves nothing
+            total = hot.read(overdue.total_overdue, now)
+            done.overdue_groups, done.overdue_seconds = total.groups, total.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
-    except ArchiveError as error:
-        done.error = done.error or f"what legal holds keep could not be counted: {error}"
+    except ArchiveRunError as error:
+        done.error = done.error or f"messages under legal holds could not be counted: {error}"
 
 
-def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: Hot, done: Report) -> None:
-    """Drop old entries. A wrong clock would call young ones old, and what they tell of would come back by a restore."""
+def _prune_ledger(engine: RunEnvironment, settings: PolicySettings, hot: Hot, done: Report) -> None:
+    """Drop old ledger entries, unless the clock is wrong: a restore would undo the deletions of dropped entries."""
     if engine.is_hot_only:
         return
     try:
@@ -80,16 +79,13 @@ def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: H
 
 
 def empty_work(engine: RunEnvironment, done: Report) -> None:
-    """Remove the work files of this run, and those of processes that have ended meanwhile.
-
-    The report names what could not be removed.
-    """
+    """Remove the work files of this run and of ended processes. Failures go to the report."""
     try:
         engine.empty_work()
-        left = remove_dead(engine.config.work)
+        faults = remove_dead(engine.config.work)
     except OSError as error:
-        left = [str(error)]
-    done.error = done.error or "; ".join(left)
+        faults = [str(error)]
+    done.error = done.error or "; ".join(faults)
 
 
 def store(engine: RunEnvironment, done: Report) -> None:
@@ -101,16 +97,16 @@ def store(engine: RunEnvironment, done: Report) -> None:
 
 
 class Costs:
-    """Measures from when it is made."""
+    """Measures the costs of one run. A process measures one run at a time."""
 
     def __init__(self, engine: RunEnvironment) -> None:
-        """Begin. One run at a time is measured in a process."""
+        """Start to measure."""
         self._engine = engine
         self._cpu = engine.cpu_seconds()
         Pacer.lock_seconds = Pacer.longest_lock_seconds = 0.0
 
     def note(self, done: Report) -> None:
-        """Write to the report what the run has cost so far."""
+        """Write the costs so far to the report."""
         done.cpu_seconds = round(max(0.0, self._engine.cpu_seconds() - self._cpu), 3)
         done.lock_seconds = round(Pacer.lock_seconds, 4)
         done.longest_lock_seconds = round(Pacer.longest_lock_seconds, 4)
@@ -119,12 +115,12 @@ class Costs:
 _FAULTS = (KeyFileError, StoreError, sqlite3.Error)
 
 
-def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
-    """Lose the keys that are noted, by this run or by one that did not get as far as this; renew the copies.
+def destroy_keys(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
+    """Destroy the pending keys of this run, or of an interrupted one, and update the copies of the vault.
 
-    Returns whether they are lost. The report names what failed; then the next run does it.
+    Returns whether they are destroyed. Failures go to the report, and the next run tries again.
     """
-    are_lost = False
+    are_destroyed = False
     try:
         state = hot.read(message_keys.state)
         if state is None:
@@ -134,15 +130,15 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
         keys = engine.keys(hot)
         keys.refresh()
         if keys.serial < state.serial:
-            raise KeyFileError(f"{engine.config.keys_path}: an older vault was put in its place{keyring.ADVICE}")
-        while noted := hot.read(message_keys.pending_erasures):
-            hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
+            raise KeyFileError(f"{engine.config.keys_path}: was replaced by an older vault{keyring.ADVICE}")
+        while pending := hot.read(message_keys.pending_erasures):
+            hot.write(message_keys.make_durable)  # a power failure must not restore rows without keys
             reach("run.keys_noted")
-            keys.erase(noted.ranges)
+            keys.erase(pending.ranges)
             reach("run.keys_lost")
-            hot.write(message_keys.remove_pending, noted.rows, keys.serial)
-        are_lost = True
+            hot.write(message_keys.remove_pending, pending.rows, keys.serial)
+        are_destroyed = True
         keyring.update_copies(keys, engine.config.ledger_path, engine.config.vault_copies)
     except _FAULTS as error:
         done.error = done.error or f"keys: {error}"
-    return are_lost
+    return are_destroyed

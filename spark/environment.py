@@ -1,4 +1,4 @@
-"""The environment of runs: what they need of the machine, such as a warm Spark session, the run lock and the time."""
+"""The environment of runs: the Spark session, the run lock, the clock and the keys."""
 
 import contextlib
 import os
@@ -44,37 +44,30 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 HANG_SECONDS = 10.0
-"""Spark gets 10 seconds more than a run may take. The server kills a worker that tells of no end some time later."""
+"""Java is killed 10 seconds after the maximum time of a run. The server kills an unresponsive worker later."""
 
 Tell = Callable[[WorkerState], None]
-"""Hears what a run does: that it is prepared, waits for another run, if it does, and has begun."""
+"""Called with each state of a run: preparing, waiting for another run, running."""
 
 
 class CleanupError(Exception):
-    """A run could not begin. The message says what to do."""
+    """A run could not start. The message says what to do."""
 
 
 class SparkStartError(CleanupError):
-    """Spark did not start, for a reason that may pass."""
+    """Spark did not start, for a reason that may be temporary."""
 
 
 class RunEnvironment:
-    """The configured engine on one store, for any number of runs.
+    """The environment of any number of runs on one store.
 
-    Spark is started for the first run that has anything for it to do, and stays warm. ``start_seconds``: how long that
-    took, 0.0 if it was not started. ``used_at``: when it was last asked for, seconds of the monotonic clock.
-    ``broken_off``: why Spark had to give up in the last run, "" if it had not.
-
-    ``clock``: the time that the runs use. Small steps of the wall clock do not turn it back, not even from one run to
-    the next.
+    Spark is started for the first run that needs it, and keeps running. ``start_seconds``: how long the start took; 0.0
+    if not started. ``used_at``: the last use of Spark, seconds of the monotonic clock. ``broken_off``: why Spark was
+    killed during the last run, or "". ``clock``: a steady clock for all runs.
     """
 
     def __init__(self, config: Config, clock: Clock, *, is_hot_only: bool = False) -> None:
-        """Take the settings and the time; nothing is opened yet.
-
-        ``is_hot_only``: runs leave an archive to a later run, as a run does that ends before it comes to it. They leave
-        the purge ledger alone too: what waits for it is written by the server that goes on with the database.
-        """
+        """Store the parameters. ``is_hot_only``: leave changes of the archive and the ledger to later runs."""
         self.is_hot_only = is_hot_only
         self.config = config
         self.path = config.database
@@ -90,9 +83,9 @@ class RunEnvironment:
         self._keys: KeyStore | None = None
 
     def check(self) -> None:
-        """See that runs can work, and that Spark could be started for them if the engine is Spark; it is not yet.
+        """Check that runs can work and that Spark can start, without starting it except under spark-submit.
 
-        Under spark-submit it is, since its Java is there already. Raises CleanupError if there is no Java for it.
+        Raises CleanupError.
         """
         if self._is_checked:
             return
@@ -103,7 +96,7 @@ class RunEnvironment:
         elif is_submitted():
             self.warm_up()
         elif not self._spark:
-            with _told_plainly(), reserve.released_reserve(self.config):
+            with _cleanup_errors(), reserve.released_reserve(self.config):
                 self._prepare_folders()
                 find_java(archive=archive, memory=self.config.spark.driver_memory)
                 cluster.require_secret(self.config.spark.master)
@@ -113,7 +106,7 @@ class RunEnvironment:
         self._is_checked = True
 
     def warm_up(self) -> None:
-        """Start Spark if the engine is Spark and it was not started. Raises CleanupError if that fails."""
+        """Start Spark if the engine is Spark and it is not running. Raises CleanupError."""
         if self.config.cleanup.engine == "spark":
             self._session()
         else:
@@ -122,11 +115,11 @@ class RunEnvironment:
     def _session(self) -> "SparkSession":
         archive = self._uses_archive()
         if not self._spark:
-            began = time.monotonic()
-            with _told_plainly(), reserve.released_reserve(self.config):
+            started = time.monotonic()
+            with _cleanup_errors(), reserve.released_reserve(self.config):
                 self._spark = self._start_spark(archive=archive)
             self._knows_archive = archive
-            self.start_seconds = time.monotonic() - began
+            self.start_seconds = time.monotonic() - started
         elif archive and not self._knows_archive:
             raise CleanupError("the archive came into use after this process had started: restart the server")
         self.used_at = time.monotonic()
@@ -136,27 +129,26 @@ class RunEnvironment:
         from spark.session import build_session  # noqa: PLC0415 - it loads PySpark, which few runs need
 
         self._prepare_folders()
-        remove_dead(self.config.work)  # their files may be what fills the disk
+        remove_dead(self.config.work)  # their files may fill the disk
         self._work = WorkFolder(self.config.work)
-        # Java holds both locks until it ends: it may work a moment longer than this process lives.
+        # Java holds the locks too, since it may end a moment after this process.
         held = self._open_lock().descriptors
         return build_session(self.config, self._work, self._java, held=held, archive=archive)
 
     def _prepare_folders(self) -> None:
-        """Make the folders that Spark works in. Raises DataFolderError or OSError."""
+        """Create Spark's work folders. Raises DataFolderError or OSError."""
         data_folder.prepare(self.config.data, self.path, self.config.archive_path)
         self.config.work.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def is_warm(self) -> bool:
-        """Whether Spark was started, and has not been stopped since."""
+        """Whether Spark is running."""
         return self._spark is not None
 
     def get_ready(self, settings: PolicySettings, scope: Scope, now: int, tell: Tell = lambda _: None) -> bool:
-        """Start Spark if a run at the Unix second ``now`` has anything for it to do; return whether it has.
+        """Start Spark if a run at the Unix second ``now`` needs it; return whether it does.
 
-        ``tell`` hears that it begins. No connection to the store may be open in this process meanwhile.
-        Raises CleanupError, StoreError or sqlite3.Error.
+        No connection to the store may be open in this process. Raises CleanupError, StoreError or sqlite3.Error.
         """
         tell(WorkerState.PREPARING)
         self._is_needed = self._has_work(settings, scope, now)
@@ -171,7 +163,7 @@ class RunEnvironment:
         return hot.read(needs.of_run, hot, scope)
 
     def close(self) -> None:
-        """Stop Spark, end its Java process, and remove the work files. It may be done again."""
+        """Stop Spark, end its Java process, and remove the work files. Idempotent."""
         self._stop_spark()
         if self._work:
             self._work.remove()
@@ -181,7 +173,7 @@ class RunEnvironment:
             self._keys.close()
 
     def abandon(self) -> None:
-        """Do as ``close`` does, but kill Java at once, even in the middle of its work."""
+        """Close, but kill Java at once, even if it is working."""
         self._java.end()
         self.close()
 
@@ -194,74 +186,73 @@ class RunEnvironment:
 
     @contextlib.contextmanager
     def in_time(self) -> Iterator[None]:
-        """Kill Java if the block, a run, lasts for longer than it may; ``broken_off`` says so then.
+        """Context manager for a run that kills Java if the run exceeds its time; sets ``broken_off``.
 
-        A run looks at the time between its steps. What Spark waits for in one may never come, as a worker of a cluster,
-        and it may not even hear that it is to give up. Spark may be started late in the run, so this is looked at again
-        and again. Under spark-submit Java is not ours to kill, and errors are told as they come.
+        A run checks the time between its steps, but Spark may wait for ever within a step, such as for a worker of a
+        cluster. Checks repeatedly, since Spark may be started late. Does nothing under spark-submit.
         """
-        may_take = self.config.cleanup.max_run_time
+        max_seconds = self.config.cleanup.max_run_time
 
         def break_off() -> None:
-            if not self._spark or not self._java.runs():  # the run looks at the time soon, or has its own error
+            if not self._spark or not self._java.runs():  # the run checks the time itself, or has failed
                 return
             self.broken_off = (
-                f"max_run_time ({duration_text(may_take)}) was over, and Spark did not come to an end; the next run"
-                " goes on from here. On a cluster, look whether workers are left"
+                f"max_run_time ({duration_text(max_seconds)}) was over, and Spark did not stop; the next run continues."
+                " On a cluster, check that it has workers"
             )
             self._java.kill()
 
         ended = threading.Event()
 
         def watch() -> None:
-            seconds = min(may_take + HANG_SECONDS, threading.TIMEOUT_MAX)
+            seconds = min(max_seconds + HANG_SECONDS, threading.TIMEOUT_MAX)
             while not ended.wait(seconds):
                 break_off()
                 seconds = HANG_SECONDS
 
         self.broken_off = ""
-        watching = threading.Thread(target=watch, name="in time", daemon=True)
-        watching.start()
+        watcher = threading.Thread(target=watch, name="in time", daemon=True)
+        watcher.start()
         try:
             yield
         finally:
             ended.set()
-            watching.join()
+            watcher.join()
 
     def kill_spark(self) -> None:
-        """Kill Java at once, even in the middle of its work; everything else stays."""
+        """Kill Java at once, even if it is working. Change nothing else."""
         self._java.end()
         self._stop_spark()
 
     def _stop_spark(self) -> None:
         if self._spark and not self._java.has_ended():
-            # Under spark-submit, a signal to all or the end of a cluster may have ended Java: nothing is left to stop.
-            with contextlib.suppress(Exception):  # py4j raises many kinds of errors then
+            # Under spark-submit, Java may have ended by a signal or with its cluster.
+            with contextlib.suppress(Exception):  # py4j may raise any error
                 self._spark.stop()
         self._spark = None
         self._java.end()
 
     def cpu_seconds(self) -> float:
-        """Return for how long this process and its Java have worked so far."""
+        """Return the CPU seconds of this process and its Java so far."""
         return time.process_time() + self._java.cpu_seconds()
 
     def is_sound(self) -> bool:
-        """Return whether the Spark session still answers; its Java process may have died."""
+        """Return whether the Spark session responds, or is not running."""
         if self._spark is None:
             return True
-        if self.broken_off:  # asked now, it might not answer either
+        if self.broken_off:  # a query might hang
             return False
         try:
             return self._spark.range(1).count() == 1
-        except Exception:  # noqa: BLE001 - py4j raises many kinds of errors if Java is dead
+        except Exception:  # noqa: BLE001 - py4j may raise any error if Java has ended
             return False
 
     @contextlib.contextmanager
     def only_run(self, tell: Tell = lambda _: None) -> Iterator[None]:
-        """Hold the run lock for the block, with room on the disk. Waits for the lock.
+        """Context manager that waits for the run lock, holds it, and releases the disk reserve.
 
-        Only one run at a time works on a database, whichever process starts it. On a full disk the reserve gives the
-        room. A process that is killed holds the lock until its Java process is dead too. Raises OSError.
+        Only one run at a time works on a database, across processes. The lock of a killed process is held until its
+        Java has ended too. Raises OSError.
         """
 
         def wait() -> None:
@@ -269,25 +260,25 @@ class RunEnvironment:
             tell(WorkerState.WAITING)
 
         with self._open_lock().hold(wait), reserve.released_reserve(self.config):
-            remove_dead(self.config.work)  # the report names what cannot be removed
+            remove_dead(self.config.work)  # failures go to the report at the end
             yield
 
     def _open_lock(self) -> DatabaseLock:
-        """Return the run lock. It is opened only once, since Java holds its files open too. Raises OSError."""
+        """Return the run lock, opened once, since Java inherits its files. Raises OSError."""
         if self._lock is None:
             self._lock = DatabaseLock(self.path, locks.CLEANUP)
         return self._lock
 
     def empty_work(self) -> None:
-        """Remove the work files of a run; the folders stay. Raises OSError."""
+        """Remove the work files of a run, but not the folders. Raises OSError."""
         if self._work:
             self._work.empty()
 
     def make_plan(self, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
-        """Plan a run from one snapshot of the store, as of the Unix second ``now``.
+        """Plan a run at the Unix second ``now``, from one snapshot of the store.
 
-        Spark plans what lets anything go, and is started for it if need be. No connection to the store may be open in
-        this process meanwhile. Raises CleanupError if Spark does not start.
+        Starts Spark if messages of the hot store are due. No connection to the store may be open in this process.
+        Raises CleanupError.
         """
         hot = Hot(self.path, settings, now)
         if self.config.cleanup.engine != "spark":
@@ -300,15 +291,15 @@ class RunEnvironment:
         return spark_engine.make_plan(session, self.path, settings, now, scope)
 
     def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
-        """Return the archive if a run has anything to do there, see ``needs.of_archive``."""
+        """Return the archive if a run has work there, see ``needs.of_archive``."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
-        """Return how many messages of both tiers legal holds have kept so far, see ``due.count_held``.
+        """Return how many messages of both tiers only legal holds keep, see ``due.count_held``.
 
-        Raises ArchiveError.
+        Raises ArchiveRunError.
         """
         count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):
@@ -318,7 +309,7 @@ class RunEnvironment:
         return count + held.count(hot, self.config.archive_path, partial(self.keys, hot), risen)
 
     def keys(self, hot: Hot) -> KeyStore:
-        """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""
+        """Return the keys of the messages, opened once. Raises StoreError."""
         if self._keys is None:
             self._keys = keyring.open_to_read(hot.path, self.config.keys_path)
         if self._keys is None:
@@ -326,10 +317,7 @@ class RunEnvironment:
         return self._keys
 
     def archive(self, hot: Hot) -> "ArchiveRun | None":
-        """Return the archive, for which Spark is started when it is needed.
-
-        None without Spark, or if there is no archive and none is wanted.
-        """
+        """Return the archive, which starts Spark if necessary; None if no archive is used, or the engine is SQL."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
@@ -338,12 +326,12 @@ class RunEnvironment:
         return ArchiveRun(self._session, self._forget_tables, *values)
 
     def _forget_tables(self) -> None:
-        """Have Spark forget what it knows of tables, if it was started and can know any."""
+        """Clear Spark's cache of Delta tables, if it is running."""
         if self._spark and self._knows_archive:
             self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
 
     def _uses_archive(self) -> bool:
-        """Return whether messages shall move to the archive, or have moved there."""
+        """Return whether messages move to the archive by the settings, or have moved there."""
         if self.is_hot_only:
             return False
         if self.config.archive.after != KEEP:
@@ -355,19 +343,19 @@ class RunEnvironment:
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit has started this process: then its Java is there already."""
+    """Return whether spark-submit has started this process, and its Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextlib.contextmanager
-def _told_plainly() -> Iterator[None]:
-    """Turn what keeps Spark from starting into a CleanupError: a SparkStartError if it may pass."""
+def _cleanup_errors() -> Iterator[None]:
+    """Context manager that maps errors of Spark's start to CleanupError, or SparkStartError if temporary."""
     try:
         yield
     except CleanupError:
         raise
     except (data_folder.DataFolderError, JavaFailsError) as error:
-        # A disk may be away for a while, or memory short.
+        # A disk may be unmounted, or memory low, for a while.
         raise SparkStartError(str(error)) from error
     except (JavaMissingError, JarsMissingError, NativeLibraryError, ClusterError, DeployModeError) as error:
         raise CleanupError(str(error)) from error

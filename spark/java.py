@@ -1,6 +1,6 @@
-"""Starts the Java process of a Spark session, which ends with this process, and logs what it writes.
+"""Starts the Java process of a Spark session, which ends with this process, and logs its output.
 
-A line of Java or Spark becomes an event of the log, without content of messages, ids and noise.
+Each line becomes a log event. Message content, ids and useless lines are omitted.
 """
 
 import logging
@@ -23,14 +23,14 @@ from spark.java_check import WITHOUT_TRACES
 
 log = get_logger(__name__)
 
-MOST_CHARACTERS = 300
-"""At most 300 characters of a line are logged: errors of Spark may have a whole plan in them."""
+MAX_CHARACTERS = 300
+"""The most characters of a line to log: errors of Spark may include a whole plan."""
 
-_OF_LOG4J = re.compile(r"(DEBUG|INFO|WARN|ERROR|FATAL) ([\w$.]+): (.*)")
-"""A line as ``log4j2.properties`` has it: level, class, message."""
+_LOG4J_LINE = re.compile(r"(DEBUG|INFO|WARN|ERROR|FATAL) ([\w$.]+): (.*)")
+"""A line in the format of ``log4j2.properties``: level, class, message."""
 
 _NOISE = (
-    "WARNING: Using incubator modules",  # Spark asks for one in every start
+    "WARNING: Using incubator modules",  # Spark loads one at every start
     "WARNING: A terminally deprecated method",
     "WARNING: sun.misc.Unsafe",
     "WARNING: Please consider reporting this to the maintainers",
@@ -42,105 +42,101 @@ _NOISE = (
     "\tat ",
     "\t... ",
 )
-"""How lines begin that tell an operator nothing."""
+"""The start of lines that are useless to operators."""
 
 _CLIENT = ("java_gateway", "clientserver")
 """The modules of py4j that log."""
 
-_HIDDEN = (
+_REDACTIONS = (
     (re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]{16,}\b"), "…"),
     (re.compile(r"'[^']*'|\"[^\"]*\""), "'…'"),
     (re.compile(r"(?<![\w.:/-])(?:file:)?/{1,3}[^\s,;:)\]]+"), "PATH"),
     (re.compile(r"[A-Za-z0-9+/]{40,}=*"), "…"),
 )
-"""What is not logged: ids and hashes, what is quoted (values of rows), paths, what may be a body in base64."""
+"""The patterns to replace before logging: ids, hashes, quoted values, paths, and possible bodies in base64."""
 
 
-class Told(NamedTuple):
-    """A line that is worth an event."""
+class JavaLogLine(NamedTuple):
+    """A line to log."""
 
     is_error: bool
     source: str
     message: str
 
 
-def read_line(line: str) -> Told | None:
-    """Return what a line of Java tells; None for noise, and for what is no warning. Pure."""
+def parse_line(line: str) -> JavaLogLine | None:
+    """Parse a line of Java's output; return None for noise and lines below the level of a warning."""
     text = line.rstrip()
     if not text.strip() or text.startswith(_NOISE):
         return None
-    found = _OF_LOG4J.fullmatch(text)
-    if found is None:
-        return Told(is_error=False, source="java", message=_shown(text))
-    level, source, message = found.groups()
+    match = _LOG4J_LINE.fullmatch(text)
+    if match is None:
+        return JavaLogLine(is_error=False, source="java", message=_redacted(text))
+    level, source, message = match.groups()
     if level in ("DEBUG", "INFO"):
         return None
-    return Told(level in ("ERROR", "FATAL"), source, _shown(message))
+    return JavaLogLine(level in ("ERROR", "FATAL"), source, _redacted(message))
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether a record is not one of py4j's own.
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Return whether a record does not come from py4j.
 
-    It logs each call that fails by the root logger, with a traceback, and raises the error as well: the caller
-    tells it, in the words of this log.
+    py4j logs each failed call with a traceback by the root logger, and also raises the error, which the caller logs.
     """
     return record.module not in _CLIENT
 
 
 def follow(output: IO[bytes]) -> None:
-    """Log what a Java process writes, until it ends, in a thread of its own; and nothing of what its client writes."""
-    logging.getLogger().addFilter(_is_ours)
+    """Log the output of a Java process in a thread, and suppress the log of py4j."""
+    logging.getLogger().addFilter(_is_not_py4j)
     threading.Thread(target=_follow, args=(output,), daemon=True).start()
 
 
 def _follow(output: Iterable[bytes]) -> None:
     for line in output:
-        told = read_line(line.decode(errors="replace"))
-        if told and told.is_error:
-            log.error("spark_log", source=told.source, message=told.message)
-        elif told:
-            log.warning("spark_log", source=told.source, message=told.message)
+        parsed = parse_line(line.decode(errors="replace"))
+        if parsed and parsed.is_error:
+            log.error("spark_log", source=parsed.source, message=parsed.message)
+        elif parsed:
+            log.warning("spark_log", source=parsed.source, message=parsed.message)
 
 
-def _shown(message: str) -> str:
-    for pattern, replacement in _HIDDEN:
+def _redacted(message: str) -> str:
+    for pattern, replacement in _REDACTIONS:
         message = pattern.sub(replacement, message)
-    return message if len(message) <= MOST_CHARACTERS else f"{message[: MOST_CHARACTERS - 1]}…"
+    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
 
 
 NICENESS = 10
-"""Java runs with niceness 10.
+"""The niceness of Java, so that the server and the holder of the database lock take precedence."""
 
-So the holder of the database's lock gets the processor first, and so does the server.
-"""
-
-LOOK_SECONDS = 0.05
-"""While Java starts, this process looks every 0.05 s whether it is ready."""
+POLL_SECONDS = 0.05
+"""How often to check whether Java is ready while it starts."""
 
 
 class JavaStartError(Exception):
-    """Java ended before it could be used."""
+    """Java ended before it was ready."""
 
 
 class Java:
-    """One Java process, started as PySpark starts it, but tied to this process.
+    """A Java process, started like PySpark's, that ends with this process.
 
-    Under spark-submit it is never started, and the other methods do nothing.
+    Under spark-submit it is not started, and the methods do nothing.
     """
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create the object without starting Java."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(
         self, spark_home: Path, settings: Mapping[str, str], work: Path, held: Collection[int]
     ) -> tuple[str, str]:
-        """Start Java; return the port at which it listens on loopback, and its secret.
+        """Start Java; return its port on loopback, and its secret. Raises JavaStartError or OSError.
 
-        Call it in a thread that lives as long as this process: Java ends with that thread. Java has the descriptors
-        ``held`` open as long as it lives; they may carry locks. Raises JavaStartError or OSError.
+        Call it in a thread that runs until this process exits, since Java ends with the thread. ``held``: descriptors
+        that Java keeps open, which may hold locks.
         """
-        told = work / "gateway"
+        info = work / "gateway"
         command = [
             *("nice", "-n", str(NICENESS), str(spark_home / "bin" / "spark-submit")),
             *(each for name, value in settings.items() for each in ("--conf", f"{name}={value}")),
@@ -154,15 +150,15 @@ class Java:
             env=os.environ
             | {
                 "SPARK_CONNECT_MODE": "0",
-                "SPARK_LAUNCHER_OPTS": " ".join(WITHOUT_TRACES),  # of the Java that puts the command together
-                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+                "SPARK_LAUNCHER_OPTS": " ".join(WITHOUT_TRACES),  # for the Java that builds the command
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
             },
             pass_fds=held,
         )
-        if self._process.stdout:  # it was asked for as a pipe
+        if self._process.stdout:  # always a pipe
             follow(self._process.stdout)
         try:
-            return _wait_for(self._process, told)
+            return _wait_for(self._process, info)
         except BaseException:
             self.end()
             raise
@@ -176,7 +172,7 @@ class Java:
         return self._process is not None and self._process.poll() is None
 
     def cpu_seconds(self) -> float:
-        """Return for how long Java has worked so far; 0 if it does not run, or where the system does not tell."""
+        """Return the CPU seconds of Java so far; 0 if unknown."""
         if not self._process:
             return 0.0
         try:
@@ -186,21 +182,20 @@ class Java:
         return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def freeze(self) -> None:
-        """Stop Java from writing anything more. ``kill`` has to follow soon."""
+        """Stop Java, so that it writes nothing more. Call ``kill`` soon after."""
         if self._process:
             self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """Kill Java, and do not wait until it has ended.
+        """Kill Java without waiting.
 
-        It would die with this process in any case, but for the moment before it has asked the kernel for that: stopped
-        there, it would stay for ever.
+        Java ends with this process anyway, except in the first moment of its start.
         """
         if self._process:
             self._process.kill()
 
     def end(self) -> None:
-        """Kill Java, and wait until it has ended."""
+        """Kill Java and wait for its end."""
         if self._process:
             if self._process.stdin:
                 self._process.stdin.close()
@@ -208,14 +203,14 @@ class Java:
             self._process.wait()
 
 
-def _wait_for(process: subprocess.Popen[bytes], told: Path) -> tuple[str, str]:
-    """Return the port and the secret, which Java writes to ``told`` when it is ready. Raises JavaStartError."""
-    while not told.exists():
+def _wait_for(process: subprocess.Popen[bytes], info: Path) -> tuple[str, str]:
+    """Return the port and the secret, which Java writes to ``info`` when it is ready. Raises JavaStartError."""
+    while not info.exists():
         if process.poll() is not None:
             raise JavaStartError(f"Java ended with status {process.returncode}.")
-        time.sleep(LOOK_SECONDS)
-    text = told.read_bytes()
-    told.unlink()
+        time.sleep(POLL_SECONDS)
+    text = info.read_bytes()
+    info.unlink()
     port, length = struct.unpack(">ii", text[:8])
     return str(port), text[8 : 8 + length].decode()
 
@@ -223,21 +218,18 @@ def _wait_for(process: subprocess.Popen[bytes], told: Path) -> tuple[str, str]:
 _ADVICE = (
     (
         "stopped SparkContext",
-        f"Spark's master does not answer, or does not take this driver, as without the same secret; see {PAGE}",
+        f"Spark's master does not respond, or rejects this driver, for example without the same secret; see {PAGE}",
     ),
 )
-"""What an error of Spark has in it, and what to say instead."""
+"""Parts of Spark's errors, and the text to use instead."""
 
 _MEMORY = "Is [spark] driver_memory right for this machine?"
 
 
 def why_not_started(error: Exception) -> str:
-    """Return one line on ``error``, with which a session could not be made.
-
-    The memory is asked about only where it may be to blame: if Java has ended at once, or says so itself.
-    """
+    """Return in one line why a session could not start. Mentions memory if it may be the cause."""
     reason = one_line(error)
-    for sign, advice in _ADVICE:
-        if sign in reason:
+    for fragment, advice in _ADVICE:
+        if fragment in reason:
             return advice
     return f"{reason} {_MEMORY}" if isinstance(error, JavaStartError) or "memory" in reason.lower() else reason

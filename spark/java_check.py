@@ -1,4 +1,4 @@
-"""Looks for what Spark needs to start, without starting it: Java, and the jars of the archive."""
+"""Checks the requirements of Spark without starting it: Java, and the jars of the archive."""
 
 import errno
 import importlib.util
@@ -11,36 +11,36 @@ from pathlib import Path
 from spark import delta_jars
 
 SUPPORTED_JAVA = (17, 21)
-"""The versions of Java that Spark runs on."""
+"""The Java versions that Spark supports."""
 
 WITHOUT_TRACES = ("-XX:-UsePerfData", "-XX:+DisableAttachMechanism")
-"""Options of Java: it keeps no file in /tmp, and no tool can be attached to it."""
+"""Java options: no file in /tmp, and no attaching of tools."""
 
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Why a program that is there cannot be started: processes, memory or files are short."""
+"""The errors of a start that fails because processes, memory or files are exhausted."""
 
 
 class JarsMissingError(Exception):
-    """The archive needs jars that are missing, or not as they have to be. The message says what to do."""
+    """Jars of the archive are missing, or must not be loaded. The message says what to do."""
 
 
 class DeployModeError(Exception):
-    """Spark was told to run the job on a machine without the database."""
+    """Spark is configured to run the job on a machine without the database."""
 
 
 class JavaMissingError(Exception):
-    """There is no Java that Spark can run on. The message says what to install."""
+    """There is no suitable Java. The message says what to install."""
 
 
 class JavaFailsError(JavaMissingError):
-    """There is a Java, but it does not start, as where memory is short: that may pass. The message says why."""
+    """Java does not start, perhaps temporarily, as for lack of memory. The message says why."""
 
 
 def find_java(*, archive: bool = False, memory: str = "") -> tuple[str, str]:
-    """Return the path of the Java that Spark will start, and its version. Java tells it, within 0.1 s.
+    """Return the path and version of the Java that Spark will use. Runs ``java -version``, which takes 0.1 s.
 
-    ``archive``: nothing else will do. ``memory``: what Java has to be able to get, as "1g"; "" for its own default.
-    Raises JavaMissingError unless Spark supports it, JavaFailsError if that cannot be told now.
+    ``archive``: the archive is used, so Spark is required. ``memory``: the heap to test, as "1g"; "": Java's default.
+    Raises JavaMissingError if it is not supported, JavaFailsError if it does not start.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -50,32 +50,32 @@ def find_java(*, archive: bool = False, memory: str = "") -> tuple[str, str]:
         if not java:
             raise FileNotFoundError
         command = [java, *([f"-Xmx{memory}"] if memory else []), *WITHOUT_TRACES, "-version"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise JavaFailsError(f"{java} cannot be started now: {error.strerror}") from error
-        raise JavaMissingError(f"the Spark cleanup needs Java, and there is none: {advice}") from error
-    shown = done.stderr
-    if done.returncode:
-        # Java says where it ends at once on standard output.
-        why = "; ".join((shown + done.stdout).splitlines()[:2]) or "it says nothing"
-        asks = ". Is [spark] driver_memory right for this machine?" if memory and "heap" in why else ""
-        raise JavaFailsError(f"{java} ended with status {done.returncode}: {why}{asks}")
-    version = re.search(r'version "(\d+)', shown)
-    found = shown.splitlines()[0] if shown else "an unknown version"
+        raise JavaMissingError(f"the Spark cleanup needs Java, which is not installed: {advice}") from error
+    output = process.stderr
+    if process.returncode:
+        # If Java ends at once, it prints the reason to standard output.
+        why = "; ".join((output + process.stdout).splitlines()[:2]) or "without output"
+        hint = ". Is [spark] driver_memory right for this machine?" if memory and "heap" in why else ""
+        raise JavaFailsError(f"{java} ended with status {process.returncode}: {why}{hint}")
+    version = re.search(r'version "(\d+)', output)
+    version_line = output.splitlines()[0] if output else "an unknown version"
     if not version or int(version[1]) not in SUPPORTED_JAVA:
-        raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({found}): {advice}")
-    return java, found
+        raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({version_line}): {advice}")
+    return java, version_line
 
 
 def spark_home() -> Path:
-    """Return Spark's own folder, as PySpark finds it, without loading PySpark."""
-    found = importlib.util.find_spec("pyspark")
-    return Path(os.environ.get("SPARK_HOME") or (found and found.origin and Path(found.origin).parent) or "")
+    """Return Spark's home folder without loading PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(os.environ.get("SPARK_HOME") or (spec and spec.origin and Path(spec.origin).parent) or "")
 
 
 def find_jars() -> list[Path]:
-    """Return the jars that the archive needs, once all are as they have to be. Raises JarsMissingError."""
+    """Return the verified jars that the archive needs. Raises JarsMissingError."""
     if fault := delta_jars.fault():
         raise JarsMissingError(f"the archive needs its jars: {fault}. `conclave archive fetch-jars` fetches them")
     return [delta_jars.TARGET / name for name in delta_jars.listed()]

@@ -1,9 +1,9 @@
-"""The entry for spark-submit: does what `conclave cleanup run` does."""
+"""The entry point for spark-submit: runs `conclave cleanup run`."""
 
 import os
 
 from conclave.cli.cleanup import run_cleanup
 
 if __name__ == "__main__":
-    os.umask(0o077)  # as the command line has it for all commands
+    os.umask(0o077)  # like all commands
     run_cleanup()

@@ -1,9 +1,8 @@
-"""The one native library that Spark cannot do without: zstd, by which the archive's files are compressed.
+"""Provides Java with the native library zstd, which compresses the archive's files.
 
-Java would unpack it into its temporary folder, in the data directory, and load it from there. That is not allowed on a
-mount with ``noexec``. So it is handed to Java as a file in memory, which lies on no mount, which nobody else can change
-and of which nothing is left. Other native libraries of Spark have a substitute in Java, which is used where they cannot
-be loaded.
+Java would unpack it into its temporary folder, in the data directory, and could not load it on a ``noexec`` mount. So
+it is passed as a memory file, which is on no mount, and which other users cannot change. Spark's other native libraries
+have fallbacks in Java.
 """
 
 import os
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from spark.java_check import spark_home
 
-_OTHER_NAMES = {"x86_64": "amd64", "i686": "i386", "armv7l": "arm"}
-"""How Java calls a kind of processor that the system calls otherwise."""
+_JAVA_NAMES = {"x86_64": "amd64", "i686": "i386", "armv7l": "arm"}
+"""Java's names of processor architectures that differ from the system's."""
 
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
@@ -26,9 +25,9 @@ class NativeLibraryError(Exception):
 
 
 def open_zstd(work: Path) -> int | None:
-    """Return a descriptor of the library in memory; None: Java is to unpack it into ``work``, where that is allowed.
+    """Return a descriptor of the library in memory; None if Java has to unpack it into ``work``.
 
-    It is loaded once on trial, by another process. Raises NativeLibraryError if Java could load it nowhere.
+    Tests in another process whether it can be loaded. Raises NativeLibraryError if neither way works.
     """
     descriptor = _in_memory()
     if descriptor is not None:
@@ -36,10 +35,10 @@ def open_zstd(work: Path) -> int | None:
         if not subprocess.run(command, pass_fds=[descriptor], check=False, capture_output=True).returncode:  # noqa: S603 - our own Python
             return descriptor
         os.close(descriptor)
-    if os.statvfs(_existing(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
+    if os.statvfs(_existing_parent(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
         raise NativeLibraryError(
-            f"the archive needs a native library of Spark, and it can be loaded neither from memory nor from {work},"
-            " which is on a mount with noexec: put data_path where programs may be run"
+            f"the archive needs a native library of Spark, which can be loaded neither from memory nor from {work},"
+            " which is on a noexec mount: put data_path on another mount"
         )
     return None
 
@@ -57,11 +56,11 @@ def path_of(descriptor: int) -> str:
 
 
 def _in_memory() -> int | None:
-    """Return a descriptor of the library; None where it is not there for this machine, or there are no such files."""
+    """Return a descriptor of the library; None without a library for this machine, or without memory files."""
     if not hasattr(os, "memfd_create"):
         return None
     machine = platform.machine()
-    name = f"linux/{_OTHER_NAMES.get(machine, machine)}/"
+    name = f"linux/{_JAVA_NAMES.get(machine, machine)}/"
     for jar in spark_home().glob("jars/zstd-jni-*.jar"):
         with zipfile.ZipFile(jar) as opened:
             for each in opened.namelist():
@@ -73,7 +72,7 @@ def _in_memory() -> int | None:
     return None
 
 
-def _existing(folder: Path) -> Path:
+def _existing_parent(folder: Path) -> Path:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -1,7 +1,4 @@
-"""Whether a run needs Spark, and the archive: the database alone says so, without Java and without the archive's table.
-
-What is due is asked of the one room for retention, and of the archive's index.
-"""
+"""Decides from the database alone whether a run needs Spark, and the archive."""
 
 import sqlite3
 from collections.abc import Collection
@@ -17,9 +14,9 @@ from spark.hot_store import Hot
 
 
 def plan_without(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan | None:
-    """Return the plan of a run that lets nothing go from the hot store; None if anything is due there.
+    """Return the plan of a run that deletes nothing from the hot store; None if messages are due there.
 
-    It may name deleted groups and accounts of which all that is left is withheld, or lies in the archive.
+    The plan may have deleted groups and accounts whose messages are withheld, or in the archive.
     """
     plan = make_plan(connection, hot.settings, hot.now, scope)
     return None if due.is_any(connection, plan) else plan
@@ -32,10 +29,10 @@ def of_archive(
     scope: Scope,
     risen: Collection[tuple[int, int]] = (),
 ) -> bool:
-    """Return whether a run has to open the archive, after the rules were applied in the hot store.
+    """Return whether a run has to open the archive, after the rules were applied to the hot store.
 
-    While a legal hold covers a user, only the table can tell whether anything else is due: then the answer is yes.
-    ``risen``: the marks that the run has yet to raise, see ``expiry_plan.make_plan``.
+    Always true if messages may be due while a user is under a legal hold: only the table shows their senders.
+    ``risen``: the marks that the run will raise, see ``expiry_plan.make_plan``.
     """
     state = moves.find_state(connection)
     return (
@@ -53,9 +50,8 @@ def of_archive(
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> bool:
-    """Return whether a run at the second of ``hot`` would need Spark from the start.
+    """Return whether a run needs Spark from the start.
 
-    What is due in the archive is erased without it. Space is given back with it: the run sees in the table whether that
-    is worth it, and starts Spark itself then.
+    Erasing from the archive does not need Spark. Reclaiming space does; the run starts Spark later if necessary.
     """
     return plan_without(connection, hot, scope) is None

@@ -1,7 +1,7 @@
-"""Plans with Spark what a run deletes and which marks it raises. Pure: DataFrames in, DataFrames out.
+"""Plans a run with Spark: the deletions, and the marks to raise. Pure functions of DataFrames.
 
-The rules are those of the retention contract, sections 1 and 5. ``conclave/retention/rules.py`` has the same in SQL.
-The model in the tests checks both.
+The rules are those of the retention contract, sections 1 and 5, as in ``conclave/retention/rules.py`` in SQL. The model
+in the tests checks both.
 """
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -12,10 +12,10 @@ from spark import read as c
 
 
 def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None = None) -> DataFrame:
-    """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
+    """Return a GROUP_PLAN row for each group in which a message is due or a mark rises.
 
-    Groups that do not belong to the run by their lifetime have one only if something is past a mark already, or
-    redacted for every reader. ``redacted``: the messages that are, as a table REDACTED; None: there are none.
+    Groups that the run does not cover by their lifetime have a row only if messages are past a mark, or redacted for
+    every reader. ``redacted``: a table REDACTED with the redacted messages, or None.
     """
     marked = (
         _with_redacted(groups, redacted)
@@ -24,11 +24,11 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
         .withColumn("new_gone", _gone_below())
         .withColumn("cutoff", F.greatest(c.EXPIRED_BEFORE, c.EXPIRES_BEFORE))
     )
-    is_past = _has_marked() | _has_older(c.EXPIRED_BEFORE)
+    is_past_mark = _has_marked() | _has_older(c.EXPIRED_BEFORE)
     rises = (F.col("new_floor") > F.col(c.FLOOR)) | (F.col("new_gone") > F.col(c.GONE_BELOW))
     redacts = F.col(c.REDACTS) == 1
     due = _has_fetched() | _has_older("cutoff") | rises | redacts
-    return marked.where(((F.col(c.COVERED) == 1) | is_past | redacts) & due).select(
+    return marked.where(((F.col(c.COVERED) == 1) | is_past_mark | redacts) & due).select(
         c.GROUP_KEY,
         F.col("new_floor").alias(c.FLOOR),
         F.col("new_gone").alias(c.GONE_BELOW),
@@ -40,7 +40,7 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
 
 
 def with_policies(groups: DataFrame, now: int, scope: Scope) -> DataFrame:
-    """Add to the table GROUPS what the policies say at the Unix second ``now``, and which groups belong to a run."""
+    """Add to the table GROUPS the bounds of the policies at the Unix second ``now``, and whether the run covers it."""
     age = F.when(_after_fetch(), F.col(c.HOLD_LIMIT)).otherwise(F.col(c.LIFETIME))
     least = F.col(c.LEAST_LIFETIME)
     return (
@@ -56,7 +56,7 @@ def with_policies(groups: DataFrame, now: int, scope: Scope) -> DataFrame:
 
 
 def _covered(job: PurgeJob) -> Column:
-    """Tell with 1 and 0 whether groups belong to a job by their lifetime."""
+    """Return 1 if a group belongs to a job by its lifetime, otherwise 0."""
     lifetime, longest = F.col(c.LIFETIME), job.longest_max_lifetime
     is_within = (lifetime > job.shortest_max_lifetime) & (F.lit(longest == KEEP) | (lifetime <= longest))
     return (
@@ -67,15 +67,15 @@ def _covered(job: PurgeJob) -> Column:
 
 
 def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, too_old_before: int) -> DataFrame:
-    """Return the self-destructing messages of which no reader may see more than that they were there.
+    """Return the self-destructing messages that are redacted for every reader.
 
-    That are those of which no timer of a member runs, if all readers but the sender have read them, or if
-    they were created before ``too_old_before`` (Unix seconds, exclusive): no timer starts then any more. ``timed``,
-    ``readers`` and ``pending``: tables SELF_DESTRUCTING, READERS and TIMERS.
+    These have no running timer, and were read by all readers except the sender, or created before ``too_old_before``
+    (Unix seconds, exclusive), so that no timer can start. ``timed``, ``readers`` and ``pending``: the tables
+    SELF_DESTRUCTING, READERS and TIMERS.
     """
-    # A sender has not said to have read the own message. So the two who are furthest behind are enough to know.
-    furthest = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
-    behind = readers.groupBy(c.GROUP_KEY).agg(furthest.alias("behind"))
+    # The sender does not count, so the two readers who have read least are sufficient.
+    two_least = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
+    behind = readers.groupBy(c.GROUP_KEY).agg(two_least.alias("behind"))
     first, second = F.get(F.col("behind"), F.lit(0)), F.get(F.col("behind"), F.lit(1))
     least = F.when(first[c.USER_ID] != F.col(c.SENDER_ID), first[c.READ_UP_TO]).otherwise(second[c.READ_UP_TO])
     running = (
@@ -99,8 +99,8 @@ def _with_redacted(groups: DataFrame, redacted: DataFrame | None) -> DataFrame:
     if redacted is None:
         return groups.withColumn(c.REDACTS, F.lit(0))
     oldest = redacted.groupBy(c.GROUP_KEY).agg(F.min(c.CREATED_AT).alias("oldest_redacted"))
-    goes = F.col("oldest_redacted") < F.col(c.ERASABLE_BEFORE)
-    return groups.join(oldest, c.GROUP_KEY, "left").withColumn(c.REDACTS, F.when(goes, 1).otherwise(0))
+    is_erasable = F.col("oldest_redacted") < F.col(c.ERASABLE_BEFORE)
+    return groups.join(oldest, c.GROUP_KEY, "left").withColumn(c.REDACTS, F.when(is_erasable, 1).otherwise(0))
 
 
 def least_watermarks(members: DataFrame) -> DataFrame:
@@ -119,7 +119,7 @@ def old_invites(invites: DataFrame, dead_before: int) -> DataFrame:
 
 
 def _has_marked() -> Column:
-    """Return whether the mark as it is stored covers a message that may be erased."""
+    """Return whether the stored mark covers a message that may be erased."""
     return F.col(c.OLDEST_MARKED) < F.col(c.ERASABLE_BEFORE)
 
 
@@ -141,7 +141,7 @@ def _after_fetch() -> Column:
 
 
 def _floor() -> Column:
-    """Return the floor after the run. It rises only for groups in delete-after-fetch; others do not use it."""
+    """Return the floor after the run. It rises only for groups in delete-after-fetch."""
     risen = F.greatest(c.FLOOR, c.LEAST_WATERMARK)
     return F.when(_after_fetch(), risen).otherwise(F.col(c.FLOOR))
 

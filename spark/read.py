@@ -2,10 +2,9 @@
 
 The driver reads it, by ADBC and Arrow: the executors of a cluster could not open a SQLite file. ADBC brings its own
 SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when either closes the
-file. So no ``sqlite3`` connection to the store may be open in this process meanwhile.
+file. So no ``sqlite3`` connection to the store may be open in this process at the same time.
 
-The columns of the tables and of the plan are named here. Every column is a 64-bit integer, since sequence numbers and
-times do not fit 32 bits. Only a user id is binary: 16 bytes.
+Defines the columns of the tables and of the plan: 64-bit integers, except user ids, which are 16 bytes.
 """
 
 from collections.abc import Mapping
@@ -29,16 +28,16 @@ LIFETIME = "effective_expiry"
 LEAST_LIFETIME = "least_lifetime"
 HOLD_LIMIT = "hold_limit"
 ERASES = "erases"
-"""0 if nothing may be erased, otherwise 1."""
+"""0 if no message may be erased, otherwise 1."""
 
 HELD = "held"
 """1 if a legal hold covers the group, otherwise 0."""
 
 EXPIRES_BEFORE = "expires_before"
-"""Messages created before it have expired by age when the run begins. Unix seconds, exclusive; 0: none has."""
+"""The Unix second before which messages have expired by age (exclusive) when the run starts; 0: no message has."""
 
 ERASABLE_BEFORE = "erasable_before"
-"""Messages created before it are old enough to be erased. Unix seconds, exclusive; 0: none may be."""
+"""The Unix second before which messages are old enough to be erased (exclusive); 0: no message is."""
 
 COVERED = "covered"
 """1 if the group belongs to the run by its lifetime, otherwise 0."""
@@ -59,10 +58,10 @@ MEMBER_ID = "member_id"
 SEQUENCE_NUM = "sequence_num"
 SENDER_ID = "sender_id"
 ENDED = "ended"
-"""1 if a self-destructing message is hidden from all for good, otherwise 0."""
+"""1 if no timer of a self-destructing message can start any more, otherwise 0."""
 
 REDACTS = "redacts"
-"""1 if messages of the group go that are redacted for everybody, otherwise 0."""
+"""1 if the group has due messages that are redacted for everyone, otherwise 0."""
 
 REDACT_AT = "redact_at"
 LEAST_WATERMARK = "least_watermark"
@@ -83,24 +82,24 @@ GROUPS = _table(
     *(GROUP_KEY, LIFETIME, LEAST_LIFETIME, HOLD_LIMIT, ERASES, HELD, FLOOR, GONE_BELOW, EXPIRED_BEFORE, COMMITS_ABOVE),
     *(OLDEST_SEQ, OLDEST_CREATED, OLDEST_MARKED, OLDEST_FETCHED),
 )
-"""One row for each group: its policy and marks, and what is known of the messages that no legal hold covers.
+"""One row for each group: its policy and marks, and minima over its messages under no legal hold, or null.
 
-OLDEST_SEQ: the least number. OLDEST_CREATED: the least time of those that can expire by age. OLDEST_MARKED: that of
-those which the mark GONE_BELOW covers. OLDEST_FETCHED: that of those which all members have fetched; only for groups in
-delete-after-fetch whose messages have to reach an age. Null: there is none.
+OLDEST_SEQ: the least number. OLDEST_CREATED: the least time of messages that can expire by age. OLDEST_MARKED: of
+messages under the mark GONE_BELOW. OLDEST_FETCHED: of messages that all members have fetched, only for groups in
+delete-after-fetch with a minimum lifetime.
 """
 
 MEMBERS = _table(GROUP_KEY, WATERMARK)
 SELF_DESTRUCTING = StructType(
     [*_table(GROUP_KEY, SEQUENCE_NUM, CREATED_AT, ENDED), StructField(SENDER_ID, BinaryType())]
 )
-"""Self-destructing messages that no legal hold on their sender covers."""
+"""Self-destructing messages whose sender is under no legal hold."""
 
 READERS = StructType([*_table(GROUP_KEY, MEMBER_ID, READ_UP_TO), StructField(USER_ID, BinaryType())])
 """The members of groups that have self-destructing messages, and how far each has read."""
 
 REDACTED = _table(GROUP_KEY, CREATED_AT)
-"""Messages that are redacted for everybody, and that no legal hold on their sender covers."""
+"""Messages that are redacted for everyone, and whose sender is under no legal hold."""
 
 TIMERS = _table(GROUP_KEY, SEQUENCE_NUM, MEMBER_ID)
 """The timers that have not ended."""
@@ -111,7 +110,7 @@ TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
 
 GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE, REDACTS)
-"""One row for each group that has something due, as GroupStep has it."""
+"""One row for each group to change, with the values of GroupStep."""
 
 
 _GROUPS = """
@@ -133,7 +132,7 @@ FROM {TIMED} WHERE {UNHELD}
 
 _TAKEN_BACK = f"SELECT group_key, created_at FROM {RULES[TAKEN_BACK].tables} WHERE {UNHELD}"
 
-# Written so, SQLite looks only at the members of groups that have such messages.
+# This form makes SQLite scan only the members of groups with such messages.
 _READERS = """
 SELECT group_key, member_id, read_up_to, user_id
 FROM (SELECT DISTINCT group_key FROM self_destructing) CROSS JOIN members USING (group_key)
@@ -144,11 +143,9 @@ _ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), B
 
 @dataclass(frozen=True)
 class HotTables:
-    """The tables from which the plan is made.
+    """The tables for a plan. Tables that are empty in most runs are None, since Spark would start a job for each.
 
-    ``sessions`` and ``invites`` are None if they have no rows, as in most runs: Spark would start a job even for an
-    empty table. Likewise ``timed``, the self-destructing messages with their readers and the timers that have not
-    ended; and ``taken_back``, the messages that were. The tombstones go into the plan as they are.
+    ``timed``: the self-destructing messages, their readers, and running timers. ``taken_back``: taken back messages.
     """
 
     groups: DataFrame
@@ -162,10 +159,7 @@ class HotTables:
 
 
 def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
-    """Read one snapshot of the store.
-
-    ``now``: Unix seconds; of sessions and invites only those are read that can be dead by then.
-    """
+    """Read one snapshot of the store at the Unix second ``now``. Skips sessions and invites that are valid."""
     queries: dict[str, tuple[str, StructType]] = {
         "groups": ("", GROUPS),
         "members": ("SELECT group_key, watermark FROM members", MEMBERS),
@@ -216,31 +210,31 @@ def _snapshot(database: Path, queries: Mapping[str, tuple[str, StructType]]) -> 
 
 
 def _groups(cursor: adbc_driver_sqlite.dbapi.Cursor) -> str:
-    """Return the query for the groups. What nothing needs is left out: it would cost each of them."""
+    """Return the query for the groups, without conditions that have no effect now: each costs time for every group."""
     cursor.execute(f"{HELD_SENDERS} LIMIT 1")
     unheld = f" AND {UNHELD}" if cursor.fetchone() else ""
     cursor.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1")
-    of_age = f"{unheld} AND NOT {is_kept()}" if cursor.fetchone() else unheld
+    can_expire = f"{unheld} AND NOT {is_kept()}" if cursor.fetchone() else unheld
 
-    def oldest(what: str, conditions: str) -> str:
-        return f"(SELECT min({what}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
+    def oldest(column: str, conditions: str) -> str:
+        return f"(SELECT min({column}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
 
     return _GROUPS.format(
         least=rules.LEAST_WATERMARK,
         held=HELD_GROUPS,
         commits_above=rules.COMMITS_ABOVE,
         oldest_seq=oldest("sequence_num", unheld),
-        oldest_created=oldest("created_at", of_age),
+        oldest_created=oldest("created_at", can_expire),
         oldest_marked=f"iif(gone_below > 0, {oldest('created_at', f' AND sequence_num <= gone_below{unheld}')}, NULL)",
         oldest_fetched=f"iif(fetched > 0, {oldest('created_at', f' AND sequence_num <= fetched{unheld}')}, NULL)",
     )
 
 
 def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
-    """Give the columns the types of ``schema``.
+    """Cast the columns to the types of ``schema``.
 
-    ADBC's driver guesses the types from the first rows. If these are null, or if there are no rows, it says integers,
-    which cannot be cast to binary.
+    ADBC's driver infers types from the first rows. If these are null or missing, it infers integers, which cannot be
+    cast to binary.
     """
     types = _arrow_schema(schema)
     return table.cast(types) if table.num_rows else types.empty_table()

@@ -1,4 +1,4 @@
-"""What has to hold before work on the store begins: a current schema, the server's settings, room, a right clock."""
+"""Checks the conditions for work on the store: the schema, the server's settings, disk space, and the clock."""
 
 import contextlib
 import sqlite3
@@ -15,30 +15,30 @@ from conclave.store.ledger import changes
 from conclave.store.resources import state
 from conclave.system import reserve
 from spark.environment import CleanupError, RunEnvironment
-from spark.hot_store import ArchiveError, Hot, RunTooLongError, WalBusyError
+from spark.hot_store import ArchiveRunError, Hot, RunTooLongError, WalBusyError
 
 
 class ClockWrongError(Exception):
-    """The clock was found wrong. Nothing is erased by a wrong clock."""
+    """The clock is wrong, so nothing is erased."""
 
 
 EXPECTED = (
-    *(CleanupError, ClockWrongError, ArchiveError, RestoreError),
+    *(CleanupError, ClockWrongError, ArchiveRunError, RestoreError),
     *(RunTooLongError, WalBusyError, DamagedLogError),
 )
-"""Errors of a run, or of a command about the archive, that are no fault of the program."""
+"""Expected errors of a run, or of an archive command."""
 
 NOT_BEGUN = (CleanupError, OSError, StoreError, sqlite3.Error)
-"""Errors for which a run could not begin."""
+"""Errors that keep a run from starting."""
 
 
 @contextlib.contextmanager
 def ready(
     engine: RunEnvironment, prepare: Callable[[PolicySettings], object], *, writing: bool = True
 ) -> Iterator[PolicySettings]:
-    """Check what a run needs, ``prepare`` it, and yield its settings.
+    """Context manager that checks the conditions of a run, calls ``prepare``, and yields the settings.
 
-    Raises CleanupError with one line for what fails.
+    Raises CleanupError with one line.
     """
     try:
         with reserve.released_reserve(engine.config) if writing else contextlib.nullcontext():
@@ -46,7 +46,7 @@ def ready(
             settings = settings_in_force(engine, writing=writing)
             engine.check()
             prepare(settings)
-        # Outside the block: while this run waits for another one, the reserve must be free to be made again.
+        # Outside of the block, so that the reserve can be restored while this run waits for another one.
         yield settings
     except OSError as error:
         raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -55,10 +55,9 @@ def ready(
 
 
 def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
-    """Return the settings that the server runs with, and continue from its time.
+    """Return the settings that the server last ran with, and resume the clock from its time.
 
-    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them,
-    unless nothing is written.
+    All runs use these settings. Raises CleanupError if this configuration differs and ``writing``.
     """
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
@@ -70,59 +69,55 @@ def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySetting
     if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
-            " server last ran with; restart the server with it first, or use the server's"
+            " server last ran with; restart the server with it, or use the server's configuration"
         )
     return stored
 
 
 def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
-    """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
+    """Raise CleanupError if the database is an older copy on which the ledger was not replayed."""
     if fault := changes.older_copy_fault(connection, engine.path, engine.config.ledger_path):
         raise CleanupError(fault)
 
 
 def require_clock(engine: RunEnvironment) -> int:
-    """Return the Unix second of the run, and note that it is acted on from here on.
-
-    Raises ClockWrongError.
-    """
+    """Return the Unix second of the run, and record that the run acts on it. Raises ClockWrongError."""
     with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
         reading = engine.clock.read()
-        found = state.begin_run(connection, reading)
-    engine.clock.resume(found.floor, None if found.fault else reading)
-    if found.fault:
+        clock_state = state.begin_run(connection, reading)
+    engine.clock.resume(clock_state.floor, None if clock_state.fault else reading)
+    if clock_state.fault:
         raise ClockWrongError(
-            f"{found.fault}: nothing is erased until the clock is right and accepted by"
+            f"{clock_state.fault}: nothing is erased until the clock is right and accepted by"
             " `conclave cleanup run --accept-clock`"
         )
-    # By the reading that was looked at: a jump since then must not decide what is erased.
-    return effective_time(reading.wall, found.floor.acted_until)
+    # Use the reading that was checked: the clock may have jumped since.
+    return effective_time(reading.wall, clock_state.floor.acted_until)
 
 
 def open_hot(engine: RunEnvironment, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
-    """Return the store at the Unix second ``now``. ``deadline``: when writes are broken off, by the monotonic clock."""
+    """Return the store at the Unix second ``now``. ``deadline``: for writes, seconds of the monotonic clock."""
     return Hot(engine.path, settings, now, deadline, requirement(settings))
 
 
 def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None]:
-    """Return what raises CleanupError if a server has started meanwhile with settings other than those of the run.
+    """Return a check that raises CleanupError if a server has started with other settings than those of the run.
 
-    It is called in each transaction, while others wait for the lock. So the settings are read only if their text is not
-    the one that was read before.
+    It is called in each transaction, while others wait for the lock, so it parses the settings only if they changed.
     """
-    seen: str | None = None
+    checked: str | None = None
 
     def require(connection: sqlite3.Connection) -> None:
-        nonlocal seen
+        nonlocal checked
         text = state.stored_text(connection)
-        if text is None or text != seen:
+        if text is None or text != checked:
             if state.stored_policy(connection) != settings:
-                raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
-            seen = text
+                raise CleanupError("the server's settings changed during the run; the next run uses the new ones")
+            checked = text
 
     return require
 
 
 def spare_bytes(engine: RunEnvironment) -> int:
-    """Return how many bytes of the disk a restore from the archive leaves free."""
+    """Return the bytes that a restore from the archive must leave free on the disk."""
     return engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES

@@ -1,4 +1,4 @@
-"""Rehearses runs: what one would erase, by the policy in force or after a start with other settings."""
+"""Dry runs: count the rows that a run would delete, under the settings in force or under other settings."""
 
 import contextlib
 import json
@@ -23,68 +23,68 @@ from conclave.store.resources import state
 from spark import apply, readiness
 from spark.archive import expiry_plan
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from spark.report import Report
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What a run would delete from the hot store."""
+class HotRehearsal:
+    """The result of a dry run on the hot store."""
 
     plan: Plan
     groups: set[int]
-    """The keys of the groups in which something is due."""
+    """The keys of the groups that change."""
     counts: Counter[str]
     """Rows by rule."""
 
 
-def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> Planned:
-    """Rehearse a run that carries out the plan ``made``; None: one over everything, planned here without Java."""
-    plan = made or make_plan(connection, hot.settings, hot.now, ALL)
+def of_run(connection: sqlite3.Connection, hot: Hot, plan: Plan | None = None) -> HotRehearsal:
+    """Rehearse a run with ``plan``; None: a full run, planned here without Java."""
+    plan = plan or make_plan(connection, hot.settings, hot.now, ALL)
     groups, counts = due.groups(connection, plan), apply.count_plan(connection, plan)
-    return Planned(plan, groups, counts)
+    return HotRehearsal(plan, groups, counts)
 
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
-    """Return the same store with shadow rows: after a start with the settings of ``hot`` in the place of ``former``."""
-    return hot.seen_through(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
+    """Return the store with shadow rows, as after changing the settings from ``former`` to those of ``hot``."""
+    return hot.with_prepare(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """What a run over everything would erase: messages, without sessions and invites."""
+    """The messages that a full run would erase."""
 
     groups: int
     counts: dict[str, int]
     """By rule, in the database."""
     body_bytes: int
-    """All of these together."""
+    """The bytes of these messages."""
     archived: int
-    """In the archive, by its index."""
+    """The messages in the archive, by its index."""
     archived_bytes: int
     is_exact: bool
-    """False if those of the archive are at most so many."""
+    """False if the numbers of the archive are upper bounds."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What settings would do to a store now."""
+    """The effect of settings on a store."""
 
     differing: list[str]
-    """The names of the settings that are not those in force."""
+    """The names of the settings that differ from those in force."""
     clock_fault: str
-    """What is wrong with the clock, "" for nothing."""
+    """The fault of the clock, or ""."""
     unknown_groups: list[str]
-    """The ids of groups that overrides name and that do not exist."""
+    """The group ids in overrides that do not exist."""
     change: SettingsImpact
     now_erased: Erasure
-    """What a run under the settings in force would erase."""
+    """The messages that a run would erase under the settings in force."""
     then_erased: Erasure
-    """What one would erase after a start with the other ones."""
+    """The messages that a run would erase after a start with the new settings."""
 
 
 def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | None:
-    """Return what ``policy`` would do to the store at ``path``; None if no server has used it. Raises StoreError."""
+    """Return the effect of ``policy`` on the store at ``path``; None if no server has used it. Raises StoreError."""
     schema.require_current(path)
     steady = SteadyClock(clock)
     with closing(sqlite.connect(path, readonly=True)) as connection:
@@ -103,15 +103,15 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
 
 
 def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
-    found = of_run(connection, hot)
-    archived = expiry_plan.make_plan(connection, hot, ALL, found.plan.risen)
+    rehearsed = of_run(connection, hot)
+    archived = expiry_plan.make_plan(connection, hot, ALL, rehearsed.plan.risen)
     connection.execute("DROP TABLE temp.archive_marks")
     keys = {part.key for part in archived.parts}
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(
-        len(found.groups | {group_key for group_key, _, _ in keys}),
-        {rule: count for rule, count in found.counts.items() if rule not in (SESSIONS, INVITES)},
-        _body_bytes(connection, found.plan),
+        len(rehearsed.groups | {group_key for group_key, _, _ in keys}),
+        {rule: count for rule, count in rehearsed.counts.items() if rule not in (SESSIONS, INVITES)},
+        _body_bytes(connection, rehearsed.plan),
         messages,
         body_bytes,
         is_exact=not archived.partial,
@@ -124,9 +124,9 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 """
 
 
-def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
-    """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
-    due.list_due_ids(connection, made)
+def _body_bytes(connection: sqlite3.Connection, plan: Plan) -> int:
+    """Return the bytes of all bodies that a plan deletes, each counted once."""
+    due.list_due_ids(connection, plan)
     total: int = connection.execute(
         "SELECT ifnull(sum(size), 0) FROM temp.due_ids CROSS JOIN messages"
         " ON group_key = due_ids.message_id >> 40 AND sequence_num = due_ids.message_id & 0xFFFFFFFFFF"
@@ -136,13 +136,13 @@ def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
 
 
 def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
+    """Return the report of a dry run. Changes nothing. Raises CleanupError or ArchiveRunError.
 
-    If the policy of this configuration is not the one in force: what a run would delete after a start with it. A run
-    may be under way, which replaces files of the archive while they are counted: then it is tried again.
+    If this configuration differs from the settings in force, the dry run assumes that the server was restarted with it.
+    Tries again if an active run has replaced files of the archive.
     """
     for _ in range(TRIES - 1):
-        with contextlib.suppress(ArchiveError):
+        with contextlib.suppress(ArchiveRunError):
             return _planned(engine, scope)
     return _planned(engine, scope)
 
@@ -154,16 +154,16 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
         hot = readiness.open_hot(engine, settings, planned.started_at)
         if planned.differing:
             hot = after_a_start(hot, stored)
-            found = hot.read(of_run, hot)
+            rehearsed = hot.read(of_run, hot)
         else:
             engine.get_ready(settings, scope, planned.started_at)
             plan = engine.make_plan(settings, planned.started_at, scope)
-            found = hot.read(of_run, hot, plan)
-        planned.groups_touched, planned.counts = len(found.groups), found.counts
-        planned.held = engine.count_held(hot, found.plan.risen)
+            rehearsed = hot.read(of_run, hot, plan)
+        planned.groups_touched, planned.counts = len(rehearsed.groups), rehearsed.counts
+        planned.held = engine.count_held(hot, rehearsed.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.check_clock(connection, engine.clock.read())
-        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
-            archive.count(planned, found.groups, found.plan)
+        if archive := engine.find_archive_work(hot, ALL, rehearsed.plan.risen):
+            archive.count(planned, rehearsed.groups, rehearsed.plan)
         planned.finished_at = engine.clock.now()
         return planned

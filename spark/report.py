@@ -1,4 +1,4 @@
-"""The report of a run: what it did, for the log and the history."""
+"""Defines the report of a run, for the log and the history."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from conclave.retention.rules import REPORTED
 
 @dataclass
 class Report:
-    """What one run did. Times are Unix seconds.
+    """The results of one run. Times are Unix seconds.
 
-    ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
-    how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
-    ``due.count_held``. ``overdue_groups`` and ``overdue_seconds``: what is left although it could be erased, see
-    ``overdue.total_overdue``. ``error``: "" if the run succeeded. ``differing``: of a dry run, the settings that differ
-    from those in force. ``cpu_seconds``, ``lock_seconds``, ``longest_lock_seconds``: what it cost, see ``ending.py``.
+    ``job``: the name of its scope. ``counts``: deleted rows by rule, including the archive. ``archived``: how many
+    messages moved to the archive. ``held``: how many messages only legal holds keep, see ``due.count_held``.
+    ``overdue_groups`` and ``overdue_seconds``: the erasable messages that are left, see ``overdue.total_overdue``.
+    ``error``: "" if the run succeeded. ``differing``: in a dry run, the settings that differ from those in force.
+    ``cpu_seconds``, ``lock_seconds``, ``longest_lock_seconds``: the costs, see ``ending.py``.
     """
 
     engine: str
@@ -39,11 +39,11 @@ class Report:
 
     @property
     def outcome(self) -> str:
-        """The outcome in a word: ok or failed."""
+        """The outcome: ok or failed."""
         return "failed" if self.error else "ok"
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the report as the log line and the history have it."""
+        """Return the report in the form of the log and the history."""
         return {
             "engine": self.engine,
             "job": self.job,

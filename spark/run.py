@@ -1,4 +1,4 @@
-"""One cleanup run, step by step: ready, lock, clock, plan, apply, archive, keys, receipts, report."""
+"""Does one cleanup run: checks, lock, clock, plan, apply, archive, keys, receipts, report."""
 
 import contextlib
 import sqlite3
@@ -27,7 +27,7 @@ from spark.report import Report
 log = get_logger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Hears again and again how many rows are gone, and how many will be in the end."""
+"""Called repeatedly with the number of deleted rows, and the expected total."""
 
 
 def clean_up(
@@ -38,11 +38,10 @@ def clean_up(
     progress: Progress | None = None,
     tell: Tell = lambda _: None,
 ) -> Report:
-    """Do one run and return its report, which is in the history too. Waits until no other run is under way.
+    """Do one run, add it to the history, and return its report. Waits for other runs.
 
-    ``scope``: what it does. ``accept_clock``: the clock counts as right from here on, and what was stamped ahead of it
-    as stamped now. An error of the run is in its report. Raises CleanupError if the run could not begin, or could not
-    end.
+    ``accept_clock``: accept the clock as correct, and replace future timestamps with the current time. Errors of the
+    run are in its report. Raises CleanupError if the run could not start, or could not be recorded.
     """
     with readiness.ready(engine, partial(_get_ready, engine, scope, tell)) as settings, engine.only_run(tell):
         tell(WorkerState.BEGAN)
@@ -65,8 +64,8 @@ def clean_up(
         if done.error and engine.broken_off:
             done.error = f"{RunTooLongError.__name__}: {engine.broken_off}"
         hot = readiness.open_hot(engine, settings, done.started_at)
-        are_lost = ending.lose(engine, hot, done)
-        ending.write_receipts(engine, settings, done, scope, seals=are_lost)
+        are_destroyed = ending.destroy_keys(engine, hot, done)
+        ending.write_receipts(engine, settings, done, scope, seals=are_destroyed)
         ending.empty_work(engine, done)
         done.finished_at = engine.clock.now()
         costs.note(done)
@@ -77,7 +76,7 @@ def clean_up(
 def _get_ready(
     engine: RunEnvironment, scope: Scope, tell: Tell, settings: PolicySettings, *, in_seconds: float = 0.0
 ) -> bool:
-    """Start Spark if the run will need it; not by a clock that is wrong, by which nothing is erased."""
+    """Start Spark if the run will need it, and the clock is right."""
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         if state.check_clock(connection, engine.clock.read()):
             return False
@@ -85,7 +84,7 @@ def _get_ready(
 
 
 def get_ready_ahead(engine: RunEnvironment, scope: Scope, in_seconds: float, tell: Tell) -> bool:
-    """Start Spark if a run that begins in so many seconds will need it; return whether it will.
+    """Start Spark if a run after ``in_seconds`` will need it; return whether it will.
 
     Raises any of NOT_BEGUN.
     """
@@ -94,9 +93,9 @@ def get_ready_ahead(engine: RunEnvironment, scope: Scope, in_seconds: float, tel
 
 
 def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
-    """Count the clock as right. Groups of which the archive has times to come are taken back from there before.
+    """Accept the clock as correct, after moving groups with future times back from the archive.
 
-    The clock is wrong still if that fails; it can be repeated.
+    If the move fails, the clock is not accepted. The operator can try again.
     """
     if archive := engine.archive(hot):
         archive.restore_ahead(engine.clock.read().wall, readiness.spare_bytes(engine))
@@ -106,35 +105,36 @@ def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
 def _carry_out(
     engine: RunEnvironment, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope
 ) -> None:
-    """Plan, apply, work in the archive, and leave no deleted data readable. Adds to ``done`` what was deleted."""
+    """Plan, apply the plan, and do the archive part. Adds the results to ``done``."""
     deadline = time.monotonic() + engine.config.cleanup.max_run_time
     plan = engine.make_plan(settings, done.started_at, scope)
     reach("plan.made")
     size = engine.path.stat().st_size
     hot = readiness.open_hot(engine, settings, done.started_at, deadline)
     try:
-        with _emptied(hot) as connection:
+        with _emptying_wal(hot) as connection:
             groups = due.groups(connection, plan)
             done.groups_touched = len(groups)
             total = apply.count_plan(connection, plan).total() if progress else 0
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
-            apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
-            apply.give_space_back(pacer)
+            apply.apply_plan(pacer, plan, settings, done.counts, partial(_write_ledger, engine, done))
+            apply.return_free_pages(pacer)
         if archive := engine.find_archive_work(hot, scope):
             try:
-                archive.run(done, groups, scope, partial(ending.lose, engine, hot.without_deadline(), done))
+                archive.run(done, groups, scope, partial(ending.destroy_keys, engine, hot.without_deadline(), done))
             finally:
-                with _emptied(hot) as connection:
-                    apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
+                with _emptying_wal(hot) as connection:
+                    apply.return_free_pages(Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
 
 
-def _tell_ledger(engine: RunEnvironment, done: Report) -> None:
-    """Write to the purge ledger what is to be erased, before it is: no backup may bring it back.
+def _write_ledger(engine: RunEnvironment, done: Report) -> None:
+    """Write pending changes to the ledger before erasing, so that no backup brings the messages back.
 
-    What has expired goes even if the ledger cannot be written. It is told later then, and the report says so.
+    If the ledger cannot be written, expired messages are erased anyway; it is written later, and the report has the
+    error.
     """
     if engine.is_hot_only:
         return
@@ -145,11 +145,11 @@ def _tell_ledger(engine: RunEnvironment, done: Report) -> None:
 
 
 @contextlib.contextmanager
-def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
-    """Open the store for deleting; at the end of the block its write-ahead log is emptied."""
+def _emptying_wal(hot: Hot) -> Iterator[sqlite3.Connection]:
+    """Context manager that opens the store for deleting, and empties its write-ahead log at the end."""
     with closing(sqlite.connect(hot.path)) as connection:
         try:
             yield connection
         finally:
-            # Even if the run fails halfway: what it deleted must not stay readable until the next run.
+            # Even after a failure: deleted data must not stay readable until the next run.
             empty_wal(connection)

@@ -1,8 +1,7 @@
-"""Builds the SparkSession: the only place that does.
+"""Builds the SparkSession.
 
-It closes what Spark's authentication leaves open at its ports, which no setting reaches: Spark 4.2 answers requests for
-files before a client has shown its secret: the jars that it hands out, and the folder of artifacts, from which ``..``
-leads to every file that this user may read.
+It also closes a security hole that no setting closes. Spark 4.2 serves files to unauthenticated clients: its jars, and
+the folder of artifacts, from which ``..`` leads to every file that this user can read.
 """
 
 import contextlib
@@ -30,24 +29,24 @@ from spark.native import NativeLibraryError
 from spark.work_folder import WorkFolder
 
 _ARTIFACTS = "/artifacts"
-"""The name under which Spark hands out what sessions were given for their executors; here none is given anything."""
+"""The name under which Spark serves artifacts of sessions. Conclave uses none."""
 
-_NOWHERE = "/dev/null/none"
-"""No folder, and never one: nothing can be reached from there, not even by ``..``."""
+_NO_FOLDER = "/dev/null/none"
+"""A path that cannot be a folder, so that no file can be reached from it, even by ``..``."""
 
-_SERVER_OF_BLOCKS = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
+_BLOCK_SERVER = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
 
 
 def hand_out_nothing(context: SparkContext) -> None:
-    """Have Spark hand out no folder. Call it before there is a session: the first to name a folder decides."""
+    """Keep Spark from serving a folder. Call it before a session exists: the first registered folder is used."""
     java: Any = context._jvm  # noqa: SLF001 - the only way to reach it
-    _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NOWHERE))
+    _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NO_FOLDER))
 
 
 def stop_listening(context: SparkContext) -> None:
     """Close the ports of the driver and of its blocks: in local mode the executor is in the same process."""
     env = _env(context)
-    for owner, name in ((env.rpcEnv(), "server"), (env.blockManager().blockTransferService(), _SERVER_OF_BLOCKS)):
+    for owner, name in ((env.rpcEnv(), "server"), (env.blockManager().blockTransferService(), _BLOCK_SERVER)):
         field = owner.getClass().getDeclaredField(name)
         field.setAccessible(True)
         field.get(owner).close()
@@ -58,28 +57,28 @@ def _env(context: SparkContext) -> Any:
 
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
-"""How Java's libraries log."""
+"""The logging configuration of Java's libraries."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""The settings that give jars to a Java process which spark-submit has started."""
+"""The settings that pass jars to a Java process that spark-submit has started."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-"""With this variable, Python does not load modules from the working directory in place of its own or Spark's."""
+"""The variable that keeps Python from loading modules from the working directory."""
 
 CLUSTER_PARTITIONS = 32
-"""What is sorted anew on a cluster has 32 parts; Spark joins small ones into one task, so that little work is one."""
+"""The partitions of a shuffle on a cluster. Spark merges small ones into one task."""
 
 _NO_CRASH_REPORT = "-XX:+SuppressFatalErrorMessage"
-"""An option of Java: where it crashes, it neither reports nor dumps what it had in memory, which may be bodies."""
+"""A Java option: no crash report or dump of its memory, which may contain bodies."""
 
 PAGE_SUMS = "parquet.page.verify-checksum.enabled"
-"""Whether pages are compared with their checksums when files are read. Spark writes these, in its default."""
+"""The setting to verify page checksums on reads. Spark writes checksums by default."""
 
-_ROWS_COMPILED_WELL = (
+_COMPILER_THRESHOLDS = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
     " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
 )
-"""Options of Java that keep its slower, better compiler for code that runs over rows, not for planning code.
+"""Java options that limit its slower, optimizing compiler to code that runs for each row, not planning code.
 
 The usual thresholds are 25 to 40 times lower. Without an archive no code runs long enough for this compiler.
 """
@@ -95,12 +94,11 @@ def build_session(
 ) -> SparkSession:
     """Start Spark, with all its temporary files in ``folder``.
 
-    In local mode only the port for calls of this process stays open, on loopback, and asks for a token.
+    In local mode, only the port for calls of this process stays open. It is on loopback, and protected by a token.
 
-    ``archive``: Spark can use Delta tables; this takes some seconds and some hundred megabytes more. If spark-submit
-    started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
-    with the folder and the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that
-    starts it.
+    ``archive``: enable Delta tables, which takes some seconds and some hundred megabytes more. Under spark-submit, its
+    settings take precedence, and its Java is used. Otherwise ``java`` is started, and inherits the folder and the
+    descriptors ``held``. Call it in the main thread: Java ends with the thread that starts it.
 
     Raises JarsMissingError, NativeLibraryError, ClusterError, DeployModeError or JavaStartError.
     """
@@ -121,17 +119,17 @@ def build_session(
     if not submitted:
         with _library(work) if archive else contextlib.nullcontext() as library:
             settings |= _java_settings(config, folder, library, archive=archive)
-            lent = (folder.descriptor, *held, *([library] if library is not None else []))
-            _connect(*java.start(spark_home(), settings, work, lent))
-    with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would take Ctrl-C for itself
-        session = beside.submit(_begin, master, settings | submitted | _protection(master)).result()
+            descriptors = (folder.descriptor, *held, *([library] if library is not None else []))
+            _connect(*java.start(spark_home(), settings, work, descriptors))
+    with ThreadPoolExecutor(1) as executor:  # in the main thread, PySpark would handle Ctrl-C
+        session = executor.submit(_begin, master, settings | submitted | _protection(master)).result()
     if archive:
         _require_library(session)
     return session
 
 
 def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """Begin a session. Ports that are not needed are closed before there is anything to be had at them."""
+    """Start a session. Closes unused ports before they serve anything."""
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     hand_out_nothing(context)
     if re.fullmatch(r"local(\[.*\])?", master):
@@ -144,7 +142,7 @@ def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def _library(work: Path) -> Iterator[int | None]:
-    """Lend the descriptor of a native library, see ``native.open_zstd``, while Java is started with it."""
+    """Context manager for the descriptor of the native library, see ``native.open_zstd``, while Java starts."""
     descriptor = native.open_zstd(work)
     try:
         yield descriptor
@@ -154,7 +152,7 @@ def _library(work: Path) -> Iterator[int | None]:
 
 
 def _require_library(session: SparkSession) -> None:
-    """Raise NativeLibraryError unless Java can load zstd: not every run needs it, so the first might go well."""
+    """Raise NativeLibraryError unless Java can load zstd. Fails early, since not every run uses it."""
     try:
         session._jvm.com.github.luben.zstd.util.Native.load()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
     except Py4JError as error:
@@ -166,18 +164,18 @@ def _require_library(session: SparkSession) -> None:
 
 
 def _connect(port: str, secret: str) -> None:
-    """Make PySpark use a Java process that runs already, as under spark-submit."""
-    told = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ |= told
+    """Make PySpark use a running Java process, as under spark-submit."""
+    variables = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ |= variables
     try:
-        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to connect before the session is made
+        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to connect before there is a session
     finally:
-        for name in told:
+        for name in variables:
             del os.environ[name]
 
 
-_FORGETFUL = {
-    # Spark remembers a thousand queries for its page, also without that page: in a Java that stays for weeks, for ever.
+_HISTORY_LIMITS = {
+    # By default, Spark stores a thousand queries for its web page, even if the page is off.
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
@@ -195,26 +193,26 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_FORGETFUL,
+        **_HISTORY_LIMITS,
         "spark.eventLog.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         f"spark.executorEnv.{_SAFE_PATH}": "1",
-        **_division(master),
+        **_parallelism(master),
         **_protection(master),
     }
 
 
 def _protection(master: str) -> dict[str, str]:
-    """Return the settings by which Spark's ports answer nobody without the secret. Spark-submit does not change them.
+    """Return the settings that protect Spark's ports by the secret. Settings of spark-submit do not override them.
 
-    Who reaches the driver's ports could run code as this user otherwise, also on loopback. In local mode Java makes a
-    secret of its own for each start, and keeps it in memory only. The secret of a cluster is in its settings, with
-    those of the encryption, which have to be the same on all its hosts.
+    Otherwise other local users could run code as this user. In local mode Java creates a secret for each start, and
+    keeps it in memory. The secret of a cluster is in its settings, together with its encryption settings, which must be
+    the same on all hosts.
     """
     always = {
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
-        # By a key in Java's memory: what a process that was killed leaves on a disk, or in free blocks, are no bodies.
+        # Encrypted by a key in Java's memory, so that a killed process leaves no bodies on disk.
         "spark.io.encryption.enabled": "true",
     }
     if cluster.is_cluster(master):
@@ -226,12 +224,12 @@ def _protection(master: str) -> dict[str, str]:
     }
 
 
-def _division(master: str) -> dict[str, str]:
-    """Return the settings that say into how many tasks work is divided; on a cluster, also how its executors crash."""
+def _parallelism(master: str) -> dict[str, str]:
+    """Return the settings for the number of tasks, and on a cluster for crashes of executors."""
     if found := re.fullmatch(r"local\[(\d+)\]", master):
         cores = str(max(2, int(found[1])))
         return {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
-    # Other work has a task for each core that executors have: Spark counts them, unless it is told a number.
+    # By default, Spark uses a task for each core of the executors.
     return {
         "spark.sql.shuffle.partitions": str(CLUSTER_PARTITIONS),
         "spark.executor.extraJavaOptions": _NO_CRASH_REPORT,
@@ -239,9 +237,9 @@ def _division(master: str) -> dict[str, str]:
 
 
 def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, archive: bool) -> dict[str, str]:
-    """Return the settings for starting Java. Under spark-submit it is started already.
+    """Return the settings for starting Java, which is already running under spark-submit.
 
-    ``library``: the descriptor of a native library in memory, which Java will have open, if there is one.
+    ``library``: the descriptor of a native library in memory, which Java inherits; None: no library.
     """
     work = folder.path
     return {
@@ -250,45 +248,45 @@ def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, a
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={_quoted(work)}"
             f" {' '.join(WITHOUT_TRACES)} -XX:+UseSerialGC"
-            # The report of a crash shows what registers point at, and that may be a body: it goes with the work files.
+            # A crash report may include bodies, so write it to the work files, which are removed.
             f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
-            f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
+            f" {_COMPILER_THRESHOLDS if archive else '-XX:TieredStopAtLevel=1'}"
             f"{f' -DZstdNativePath={native.path_of(library)}' if library is not None else ''}"
         ),
     }
 
 
 def _private_sockets(folder: WorkFolder) -> dict[str, str]:
-    """Return the settings by which Java and this process exchange rows over sockets that no other user can reach.
+    """Return the settings by which Java and this process exchange rows over private sockets.
 
-    By default each is a port on loopback, which takes one connection: another user's would have the run fail. These
-    are files in ``folder``, named by this process's descriptor of it, since the path of a socket may have only 107
-    bytes. Elsewhere than on Linux they are ports, with a secret.
+    By default each is a port on loopback that accepts one connection, by which another user could make a run fail.
+    These are files in ``folder``, addressed by its descriptor, since a socket's path is limited to 107 bytes. On other
+    systems than Linux they are ports with a secret.
     """
-    place = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
-    if not place.exists():
+    socket_folder = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
+    if not socket_folder.exists():
         return {}
     return {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(place),
+        "spark.python.unix.domain.socket.dir": str(socket_folder),
     }
 
 
 def _quoted(path: Path) -> str:
-    """Return a path as one of Java's options may name it: Spark divides the options at spaces that are not quoted."""
+    """Quote a path in one of Java's options, which Spark splits at unquoted spaces."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
 
 
 def _submitted() -> dict[str, str]:
-    """Return the settings of spark-submit; none if it did not start this process."""
+    """Return the settings of spark-submit; empty if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()  # noqa: SLF001 - without it SparkConf would not ask Java
-    found = dict(SparkConf().getAll())
-    if found.get("spark.master") == "local[*]":
-        del found["spark.master"]  # the default of spark-submit, which was not chosen
-    return found
+    settings = dict(SparkConf().getAll())
+    if settings.get("spark.master") == "local[*]":
+        del settings["spark.master"]  # the default of spark-submit
+    return settings
 
 
 def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
@@ -302,31 +300,33 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
 
 def _delta_settings(master: str) -> dict[str, str]:
     raw, jars = "org.apache.hadoop.fs", list(map(str, find_jars()))
-    # In local mode Java loads them from where they were compared; only executors of a cluster need copies.
-    given = {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
-    return given | {
+    # In local mode Java loads the verified files directly; only executors of a cluster need copies.
+    jar_settings = (
+        {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
+    )
+    return jar_settings | {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
-        # Rows stay in their order: a shuffle would mix the groups of a file, and sorting rows by partition costs a
-        # copy. So a task writes to a few partitions at once; only rows for more are sorted by partition.
+        # Keep the order of rows: a shuffle would mix the groups of a file, and sorting by partition costs a copy. A
+        # task writes to a few partitions at once; only rows for more are sorted.
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
         "spark.sql.maxConcurrentOutputFileWriters": "6",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         "spark.sql.parquet.compression.codec": "zstd",
-        # A batch has messages of thousands of groups. Sorting to aggregate, usual from 128 groups on, takes longer.
+        # A batch has thousands of groups. Sorting to aggregate, the default above 128 groups, takes longer.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # a file keeps it when it is rewritten
-        # Small pages, so that reading one group decodes little. Their size is checked often: bodies may be large.
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # rewritten files use the same size
+        # Small pages, so that reading one group decodes little. Check the size often, since bodies may be large.
         "spark.hadoop.parquet.page.row.count.limit": str(PAGE_ROWS),
         "spark.hadoop.parquet.block.size.row.check.min": "4",
         "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",
-        # Otherwise a rewrite would give a damaged page a right checksum, in a file that no backup has any more.
+        # Otherwise a rewrite would give a damaged page a valid checksum.
         "spark.hadoop.parquet.page.write-checksum.enabled": "true",
         f"spark.hadoop.{PAGE_SUMS}": "true",
-        # What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are due.
+        # Statistics of a file have no checksum: a damaged minimum would skip due rows.
         "spark.sql.parquet.filterPushdown": "false",
         # Hadoop ignores the umask of the process. Its raw file system writes no .crc file beside each file.
         "spark.hadoop.fs.permissions.umask-mode": "077",

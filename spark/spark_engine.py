@@ -1,4 +1,4 @@
-"""Makes the plan with Spark: reads the store as DataFrames, plans, and collects the result."""
+"""Makes a plan with Spark: reads the store as DataFrames, plans, and collects the result."""
 
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from spark import plan, read, read as c
 
 
 def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:
-    """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
+    """Plan a run at the Unix second ``now``, from one snapshot of the hot store."""
     hot = read.read_hot(spark, path, now)
     reach("plan.read")
-    house = scope.is_housekeeping
-    too_old = expiry_cutoff(now, settings.self_destruct_max_age)
-    timed = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
+    sessions = hot.sessions if scope.is_housekeeping else None
+    invites = hot.invites if scope.is_housekeeping else None
+    too_old_before = expiry_cutoff(now, settings.self_destruct_max_age)
+    timed = plan.redacted_for_all(*hot.timed, too_old_before) if hot.timed else None
     redacted = timed.union(hot.taken_back) if timed and hot.taken_back else timed or hot.taken_back
     groups = plan.with_policies(hot.groups, now, scope)
     planned = plan.group_plan(groups, hot.members, redacted).orderBy(c.GROUP_KEY)
@@ -27,8 +28,8 @@ def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: in
         [GroupStep(*row) for row in planned.collect()],
         hot.tombstones,
         hot.user_tombstones,
-        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now))) if hot.sessions and house else [],
-        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now))) if hot.invites and house else [],
+        _keys(plan.dead_sessions(sessions, settings.sessions_dead_before(now))) if sessions else [],
+        _keys(plan.old_invites(invites, settings.invites_dead_before(now))) if invites else [],
     )
 
 

@@ -1,6 +1,6 @@
-"""The cleanup worker: a process with the schedule, and a Spark session while that is used. It ends with the server.
+"""The cleanup worker: a process that runs cleanup on schedule, and starts Spark if necessary.
 
-It also ends where nothing is to be done for a while: the server starts another one for the next run.
+It exits with the server, and if the next run is far off: the server starts another worker for that run.
 """
 
 import os
@@ -38,63 +38,60 @@ from spark.run import clean_up, get_ready_ahead
 
 log = get_logger(__name__)
 
-LONGEST_SLEEP_SECONDS = 3600.0
-"""A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
+MAX_SLEEP_SECONDS = 3600.0
+"""The longest sleep, since an interval may exceed the system's maximum."""
 
 SOON_SECONDS = 150.0
-"""Spark is started ahead of a run that is due within 150 seconds, not of a later one: this worker may end before it."""
+"""Spark is started early for a run that is due within 150 seconds. Before a later run, this worker may exit."""
 
 PAUSE_SECONDS = 0.2
-"""The worker pauses at least 0.2 s between two runs, however long they take.
+"""The minimum pause between two runs, so that other processes, such as a backup, get the run lock."""
 
-Otherwise others who wait for the run lock, such as a backup, might never get it.
-"""
+_EXITING = threading.RLock()
+"""Held while this process exits: a second exit, by a signal or the server, would interrupt the removal of files.
 
-_ENDING = threading.RLock()
-"""Held while this process is being ended. A second end, by a signal or the server, would leave files half removed.
-
-A handler may interrupt another one in its thread.
+Reentrant, since a signal handler may interrupt another one in its thread.
 """
 
 
 class Orders:
-    """What an operator wants at once, while the worker works or waits."""
+    """The orders of operators, received while the worker runs or waits."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        self._given: set[WorkerOrder] = set()
-        self._news = threading.Event()
+        """Start without orders."""
+        self._pending: set[WorkerOrder] = set()
+        self._arrival = threading.Event()
 
-    def give(self, order: WorkerOrder) -> None:
-        """Have the worker do something at once, or as soon as the run under way has ended."""
-        self._given.add(order)
-        self._news.set()
+    def add(self, order: WorkerOrder) -> None:
+        """Add an order, to carry out at once or after the current run."""
+        self._pending.add(order)
+        self._arrival.set()
 
     @property
-    def are_given(self) -> bool:
-        """Whether anything is to be done at once."""
-        return bool(self._given)
+    def any_pending(self) -> bool:
+        """Whether there are orders."""
+        return bool(self._pending)
 
     def wait(self, seconds: float) -> WorkerOrder | None:
-        """Wait for at most so many seconds; return what is to be done at once, None for nothing."""
-        if not self._given:
-            self._news.wait(seconds)
-        self._news.clear()  # before the look: what is given after it is found by the next one
+        """Wait at most ``seconds`` for an order; return it, or None."""
+        if not self._pending:
+            self._arrival.wait(seconds)
+        self._arrival.clear()  # before reading, so that later orders wake the next call
         for order in WorkerOrder:
-            if order in self._given:
-                self._given.discard(order)
+            if order in self._pending:
+                self._pending.discard(order)
                 return order
         return None
 
 
 def main() -> None:
-    """Run cleanup as scheduled until there is nothing to do for a while, or the standard input ends.
+    """Run cleanup on schedule until the worker is idle, or standard input ends.
 
-    The argument says what a worker before this one was about to do; without it all is done at once.
+    The argument is the state of the former worker; without it, all jobs are due at once.
     """
     os.umask(0o077)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
-    tell = _take_stdout()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server ends this process
+    output = _take_stdout()
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
     sys.excepthook = _log_fault
@@ -103,62 +100,59 @@ def main() -> None:
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
         now = time.monotonic()
-        Worker(engine, orders, tell).work(decode_idle(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
+        Worker(engine, orders, output).work(decode_idle(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
     finally:
         engine.abandon()
 
 
 class Worker:
-    """Does each job when it is due: one at a time, the longest due first."""
+    """Runs jobs when they are due: one at a time, the most overdue first."""
 
-    def __init__(self, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
-        """``tell``: takes the messages for the server."""
+    def __init__(self, engine: RunEnvironment, orders: Orders, output: TextIO) -> None:
+        """``output``: the stream for messages to the server."""
         self._engine = engine
         self._config = config = engine.config
         self._jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         self._orders = orders
-        self._tell = tell
+        self._output = output
 
-    def work(self, former: WorkerIdle | None, began: float) -> NoReturn:
-        """Do the jobs, and all of them anew when that is ordered.
+    def work(self, former: WorkerIdle | None, started: float) -> NoReturn:
+        """Run the jobs on schedule, and all of them when an operator orders a run.
 
-        ``former``: what was still to be done of them when this worker ``began``, seconds of the monotonic clock.
+        ``former``: the schedule of the former worker at the time ``started``, seconds of the monotonic clock.
         """
         try:
             self._engine.check()
         except CleanupError as error:
-            self._say(WorkerFault(str(error)))
+            self._send(WorkerFault(str(error)))
             raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_NO_RESTART) from None
-        self._say(WorkerState.READY)
+        self._send(WorkerState.READY)
         while True:
-            due = [began + each for each in former.due] if former else ()
+            due = [started + each for each in former.due] if former else ()
             intervals, now = [interval for _, interval in self._jobs], time.monotonic()
             table = Timetable(intervals, self._config.cleanup_interval, now, due)
-            chosen, at = table.next()
-            if 0 < at - now < SOON_SECONDS:
-                self._wake(self._jobs[chosen][0], at)
+            position, next_due = table.next()
+            if 0 < next_due - now < SOON_SECONDS:
+                self._start_spark_ahead(self._jobs[position][0], next_due)
             former = None
-            self._work_by(table)
+            self._run_due_jobs(table)
 
-    def _wake(self, scope: Scope, due: float) -> None:
-        """Start Spark ahead of the run that is due next, if it will have anything for Spark to do.
-
-        If that fails, the run tries it again, and tells why.
-        """
+    def _start_spark_ahead(self, scope: Scope, due: float) -> None:
+        """Start Spark before the next run if it will need Spark. If that fails, the run tries again."""
         try:
-            if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._say):
-                self._say(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
+            if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._send):
+                self._send(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
         except NOT_BEGUN as error:
             log.warning("cleanup_not_ready", reason=str(error))
 
-    def _work_by(self, table: Timetable) -> None:
-        """Do each job when it is due. Returns when all shall be done at once."""
+    def _run_due_jobs(self, table: Timetable) -> None:
+        """Run each job when it is due. Returns when an operator orders a run of all jobs."""
         while True:
-            chosen, due = table.next()
+            position, due = table.next()
             left = due - time.monotonic()
-            order = self._orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
+            order = self._orders.wait(min(max(0.0, left), MAX_SLEEP_SECONDS))
             if order:
-                self._say(OrderAccepted(order))
+                self._send(OrderAccepted(order))
             if order is WorkerOrder.RUN:
                 return
             if order is WorkerOrder.COUNT:
@@ -166,94 +160,94 @@ class Worker:
             elif left > 0:
                 continue
             else:
-                self._run(chosen, table)
+                self._run(position, table)
                 time.sleep(PAUSE_SECONDS)
-            self._rest(table)
+            self._exit_if_idle(table)
 
-    def _run(self, chosen: int, table: Timetable) -> None:
-        """Do a run, and tell of it. Raises SystemExit if another worker has to go on."""
+    def _run(self, position: int, table: Timetable) -> None:
+        """Do a run, and report it. Raises SystemExit if another worker has to continue."""
         engine = self._engine
-        table.begin(chosen, time.monotonic())
+        table.begin(position, time.monotonic())
         was_warm = engine.is_warm
 
         def tell(state: WorkerState) -> None:
             if state is WorkerState.BEGAN and engine.is_warm and not was_warm:
-                self._say(JavaStarted(engine.start_seconds, 0.0))
-            self._say(state)
+                self._send(JavaStarted(engine.start_seconds, 0.0))
+            self._send(state)
 
         try:
-            done = clean_up(engine, scope=self._jobs[chosen][0], tell=tell)
-            if done.error:
-                table.fail(chosen, time.monotonic())
-            self._say(RunEnded(done.to_mapping(), table.next().due - time.monotonic()))
-            if (done.error or engine.broken_off) and not engine.is_sound():
-                self._say(WorkerFault(engine.broken_off or "the Spark session has died"))
+            report = clean_up(engine, scope=self._jobs[position][0], tell=tell)
+            if report.error:
+                table.fail(position, time.monotonic())
+            self._send(RunEnded(report.to_mapping(), table.next().due - time.monotonic()))
+            if (report.error or engine.broken_off) and not engine.is_sound():
+                self._send(WorkerFault(engine.broken_off or "the Spark session has failed"))
                 raise SystemExit(1)
         except SparkStartError as error:
-            self._say(WorkerFault(str(error)))
+            self._send(WorkerFault(str(error)))
             raise SystemExit(1) from None
         except CleanupError as error:
-            table.fail(chosen, time.monotonic())
-            self._say(WorkerFault(str(error), table.next().due - time.monotonic()))
+            table.fail(position, time.monotonic())
+            self._send(WorkerFault(str(error), table.next().due - time.monotonic()))
 
-    def _rest(self, table: Timetable) -> None:
-        """Fall asleep if the next run is far off, or Java has had nothing to do for long."""
+    def _exit_if_idle(self, table: Timetable) -> None:
+        """Exit if the next run is far off, or Java has been idle for long."""
         now, keep = time.monotonic(), self._config.cleanup.keep_warm
         is_idle = self._engine.is_warm and now - self._engine.used_at > keep
-        if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
+        if self._orders.any_pending or (table.next().due - now <= keep and not is_idle):
             return
-        self._say(WorkerIdle(tuple(at - now for at in table.due)))
+        self._send(WorkerIdle(tuple(due - now for due in table.due)))
         reach("worker.told_asleep")
         self._engine.close()
         reach("worker.java_ended")
-        with _ENDING:
-            os._exit(0)  # the interpreter would wait for the thread that reads the server's orders
+        with _EXITING:
+            os._exit(0)  # a normal exit would wait for the thread that reads orders
 
     def _count(self, due: float) -> None:
-        """Do a dry run, and tell what a run would delete, or why that could not be counted."""
-        self._say(WorkerState.COUNTING)
+        """Do a dry run, and report its result or its error."""
+        self._send(WorkerState.COUNTING)
         try:
-            counted = rehearse(self._engine).to_mapping()
+            result = rehearse(self._engine).to_mapping()
         except EXPECTED as error:
-            counted = {"error": str(error)}
+            result = {"error": str(error)}
         except Exception as error:
             log.exception("cleanup_failed", engine=self._config.cleanup.engine)
-            counted = {"error": f"{type(error).__name__}: {error}"}
-        self._say(DryRunEnded(counted, due - time.monotonic()))
+            result = {"error": f"{type(error).__name__}: {error}"}
+        self._send(DryRunEnded(result, due - time.monotonic()))
 
-    def _say(self, message: WorkerMessage) -> None:
-        self._tell.write(encode_message(message))
+    def _send(self, message: WorkerMessage) -> None:
+        self._output.write(encode_message(message))
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Log what ends this process: nothing but lines of the log may go to the server's."""
+    """Log the exception that ends this process, since the server's log must contain only log lines."""
     log.error("cleanup_failed", exc_info=(kind, error, traceback))
 
 
 def _take_stdout() -> TextIO:
-    """Keep the standard output for messages to the server; everything else written there goes to stderr."""
-    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    """Return standard output, for messages to the server, and redirect other output to standard error."""
+    output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    return tell
+    return output
 
 
 def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
-    """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
+    """Read orders until the server closes its pipe or crashes, then exit."""
     try:
         while line := sys.stdin.readline():
             if order := decode_order(line):
-                orders.give(order)
+                orders.add(order)
             else:
                 configure_logging(Config.from_json(line).log)
     except Exception:
-        log.exception("cleanup_failed")  # without this thread nothing would end this process: another one starts anew
+        log.exception("cleanup_failed")  # without this thread, the process would not exit with the server
         _end(engine, 1)
     _end(engine)
 
 
 def _end(engine: RunEnvironment, status: int = 0) -> None:
-    """End without finishing the work under way; Java ends too."""
-    with _ENDING:
+    """Stop Java and exit, without finishing current work."""
+    with _EXITING:
         try:
             engine.halt()
         finally:

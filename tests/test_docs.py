@@ -18,9 +18,15 @@ import pytest
 from conclave.cli.demo import expected
 from conclave.cli.main import main
 from conclave.config.load import parse_config
-from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
+from conclave.config.retention import (
+    LifetimeLimitsSchema,
+    LifetimeRangeSchema,
+    LifetimesSchema,
+    PurgeJobSchema,
+    RetentionSchema,
+)
 from conclave.config.settings import Config, setting_names
-from conclave.config.warnings import doubts
+from conclave.config.warnings import find_warnings
 from conclave.errors import ErrorCode
 from conclave.health import background
 from conclave.health.parts import HealthPart
@@ -103,7 +109,12 @@ def test_the_table_of_settings_has_every_setting_and_its_default() -> None:
 
 def test_the_settings_within_those_of_retention_are_documented() -> None:
     section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
-    inner = {*LifetimesSchema().fields, *LimitSchema().fields, *LimitsSchema().fields, *PurgeJobSchema().fields}
+    inner = {
+        *LifetimesSchema().fields,
+        *LifetimeRangeSchema().fields,
+        *LifetimeLimitsSchema().fields,
+        *PurgeJobSchema().fields,
+    }
     others = RetentionSchema().fields.keys() - {name.rpartition(".")[2] for name in setting_names()}
     assert {name for name in inner | others if not re.search(rf"\b{name}\b", section)} == set()
 
@@ -111,7 +122,7 @@ def test_the_settings_within_those_of_retention_are_documented() -> None:
 def test_the_example_of_retention_is_valid_and_fits_the_page() -> None:
     section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
     [example] = re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)
-    assert not list(doubts(parse_config(example, "configuration.md")))
+    assert not list(find_warnings(parse_config(example, "configuration.md")))
 
 
 def test_the_table_of_endpoints_is_the_route_table() -> None:

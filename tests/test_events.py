@@ -21,7 +21,7 @@ class Ear(Stream):
         self.told: list[str] = []
 
     def flush(self) -> None:
-        if self.takes and self._waiting:
+        if self.takes and self._queue:
             self.heard.append(self.take()[1])
 
     def keep_alive(self) -> None:

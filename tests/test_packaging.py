@@ -54,7 +54,7 @@ def test_the_library_alone_says_in_a_line_which_extra_the_command_needs(tmp_path
     asked = subprocess.run([sys.executable, "-P", "-c", program, "serve"], capture_output=True, text=True, cwd=tmp_path)
     assert (asked.returncode, asked.stdout) == (1, "")
     [line] = asked.stderr.splitlines()
-    assert line.startswith("conclave: click is not installed: ")
+    assert line.startswith("conclave: click is not installed. ")
     assert "the extra server, the chat the extra client." in line
     assert "pip install '.[server]' in their folder" in line
 

@@ -26,7 +26,7 @@ class Sent:
         name = account.encode() if account is not None else None
         held = memory.waiting(name, 0, size, lambda: self.left, self._abort)
         self.waiting = self._ended.enter_context(held)
-        self.waiting._began -= seconds
+        self.waiting._began_at -= seconds
         self.waiting.hold(size)
 
     def _abort(self) -> None:

@@ -17,8 +17,8 @@ from conclave.store.resources import (
     audit,
     members as memberships,
     registration_tokens,
-    sessions as begun,
-    users as stored,
+    sessions as stored_sessions,
+    users as stored_users,
 )
 from conclave.store.resources.accounts import Account, StoredData
 from conclave.store.resources.key_packages import remove_all as reset
@@ -62,25 +62,25 @@ def register(
 ) -> bytes:
     """Create an account and return its id. Raises ConflictError if the name is taken.
 
-    ``token_hash``: of the registration token to use, if one is required. Raises ForbiddenError if it is not valid.
+    ``token_hash``: the hash of the registration token, if one is required. Raises ForbiddenError if it is not valid.
     """
     now = context.now()
     if token_hash and not registration_tokens.use(connection, token_hash, now):
         raise ForbiddenError("wrong registration token")
     require_free(connection, username)
-    return stored.add(connection, username, password_hash, alias, now)
+    return stored_users.add(connection, username, password_hash, alias, now)
 
 
 def create(
     connection: sqlite3.Connection, context: Context, actor: str, username: str, password_hash: str, alias: str
 ) -> bytes:
-    """Create an account for an operator, even if registration is closed, and return its id. Raises ConflictError.
+    """Create an account as an operator, even if registration is closed, and return its id. Raises ConflictError.
 
     ``actor``: the operator, for the audit log.
     """
     now = context.now()
     require_free(connection, username)
-    user_id = stored.add(connection, username, password_hash, alias, now)
+    user_id = stored_users.add(connection, username, password_hash, alias, now)
     audit.note(connection, now, actor, audit.AuditAction.ACCOUNT_CREATED, audit.Subject(user_id, username))
     return user_id
 
@@ -93,7 +93,7 @@ def login(
     ``password_hash``: the hash that was verified. Raises CredentialsWrongError if the stored hash has changed since.
     """
     ttl = context.policy.token_ttl_seconds
-    if not begun.add(connection, user_id, password_hash, token_hash, context.now(), ttl):
+    if not stored_sessions.add(connection, user_id, password_hash, token_hash, context.now(), ttl):
         raise CredentialsWrongError
 
 
@@ -105,14 +105,14 @@ def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) ->
     users.require(connection, user_id)
     if alias is None:
         return
-    stored.set_alias(connection, user_id, alias)
+    stored_users.set_alias(connection, user_id, alias)
     for membership in memberships.of_user(connection, user_id):
         group_id, recipients = membership.group.group_id, members_of(connection, membership.group.group_key)
         announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
-    """Replace the password hash ``former`` by ``new``, and end all sessions of the user.
+    """Replace the password hash ``former`` with ``new``, and end all sessions of the user.
 
     Raises PasswordWrongError if ``former`` is no longer the stored hash, TokenExpiredError if the account is gone.
     """
@@ -123,13 +123,13 @@ def change_password(connection: sqlite3.Connection, user_id: bytes, former: str,
 
 
 def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
-    """Replace the password hash by ``new``, whatever the former one is, and end all sessions of the user."""
+    """Replace any password hash with ``new``, and end all sessions of the user."""
     accounts.set_password(connection, user_id, new)
     sessions.end_all(connection, user_id)
 
 
 def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Disable login, end all sessions, and cancel the invites that the user sent. The account's data stays."""
+    """Disable login, end all sessions, and cancel the invites that the user sent. The account's data is kept."""
     accounts.set_disabled(connection, user_id, disabled=True)
     sessions.end_all(connection, user_id)  # first, so that the user gets no further events
     invites.withdraw(connection, user_id)
@@ -142,14 +142,14 @@ def enable(connection: sqlite3.Connection, user_id: bytes) -> None:
 
 def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str]:
     """Return the name and password hash of the caller's account. Raises TokenExpiredError if it is gone."""
-    found = stored.stored_credentials(connection, user_id)
+    found = stored_users.stored_credentials(connection, user_id)
     if found is None:
         raise TokenExpiredError
     return found
 
 
 def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str) -> None:
-    """Delete the account of a user whose password was verified.
+    """Delete the account of a user, whose password was verified.
 
     ``password_hash``: the hash that was verified. Raises PasswordWrongError if the stored hash has changed since,
     TokenExpiredError if the account is gone.
@@ -160,13 +160,13 @@ def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, pas
 
 
 def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> None:
-    """Delete an account for an operator. Raises NotFoundError."""
+    """Delete an account as an operator, without a password. Raises NotFoundError."""
     users.by_id(connection, user_id)
     end(connection, user_id, context.now())
 
 
 def end(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
-    """Delete an account with its memberships, invites, key packages and sessions: see ``accounts.remove``."""
+    """Delete an account with its memberships, invites, key packages and sessions. Checks no password."""
     sessions.end_all(connection, user_id)  # first, so that the user gets no further events
     for membership in memberships.of_user(connection, user_id):
         members.end(connection, membership, now)
@@ -209,12 +209,12 @@ def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -
 
     Reads all accounts at once, since a long snapshot would delay cleanup.
     """
-    sought, listed = like.casefold(), accounts.list_all(connection, context.now())
-    return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]
+    query, rows = like.casefold(), accounts.list_all(connection, context.now())
+    return [each for each in rows if query in each.username.casefold() or query in each.alias.casefold()]
 
 
 def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[Account, StoredData]:
-    """Return what operators may see of an account, without content. Raises NotFoundError."""
+    """Return an account and the counts of its stored data, without content. Raises NotFoundError."""
     user_id = users.by_name(connection, name).user_id
     [account] = accounts.list_all(connection, context.now(), user_id)
     return account, accounts.stored_data(connection, user_id, context.invites_dead_before())

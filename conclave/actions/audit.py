@@ -14,16 +14,16 @@ def list_last(
 ) -> list[AuditEntry]:
     """Return the last ``limit`` entries, the newest first.
 
-    ``since``: only entries of the last so many seconds. ``group`` or ``user``: only entries about it, by id or name;
+    ``since``: only entries of the last ``since`` seconds. ``group`` or ``user``: only entries about it, by id or name;
     not both. A name matches its current owner, and entries written when another had the name.
     """
     begin = 0 if since is None else context.now() - since
-    wanted = None
+    audit_filter = None
     if group is not None:
-        wanted = _about(OF_GROUPS, group, lookup.group_id(connection, group))
+        audit_filter = _about(OF_GROUPS, group, lookup.group_id(connection, group))
     elif user is not None:
-        wanted = _about(OF_USERS, user, lookup.user_id(connection, user))
-    return audit.last(connection, limit, begin, wanted)
+        audit_filter = _about(OF_USERS, user, lookup.user_id(connection, user))
+    return audit.last(connection, limit, begin, audit_filter)
 
 
 def log_cleanup_order(connection: sqlite3.Connection, context: Context, actor: str) -> None:

@@ -15,7 +15,7 @@ from conclave.errors import (
     NotPublicError,
 )
 from conclave.store.engine.news import members_of
-from conclave.store.resources import bans, groups, users as stored
+from conclave.store.resources import bans, groups, users as stored_users
 from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership, current, membership
 
@@ -29,7 +29,7 @@ def require_group(connection: sqlite3.Connection, group_id: bytes) -> GroupRow:
 
 
 def require_member(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the caller's membership. Raises NotMemberError, also if the group does not exist."""
+    """Return the caller's membership. Raises NotMemberError, even if the group does not exist."""
     found = current(connection, group_id, user_id, context.clock)
     if found is None:
         raise NotMemberError
@@ -37,7 +37,7 @@ def require_member(connection: sqlite3.Connection, context: Context, group_id: b
 
 
 def require_admin(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the caller's membership. Raises NotAdminError, also if the group or membership does not exist."""
+    """Return the caller's membership. Raises NotAdminError, even if the group or membership does not exist."""
     found = current(connection, group_id, user_id, context.clock)
     if found is None or found.role != "admin":
         raise NotAdminError
@@ -61,15 +61,15 @@ def require_invitable(connection: sqlite3.Connection, group: GroupRow, user_ids:
 
     ``user_ids``: at most a few thousand.
     """
-    known = stored.known(connection, user_ids)
-    present = members_of(connection, group.group_key)
-    banned = bans.banned(connection, group.group_key)
+    existing_ids = stored_users.known(connection, user_ids)
+    member_ids = members_of(connection, group.group_key)
+    banned_ids = bans.banned(connection, group.group_key)
     for user_id in user_ids:
-        if user_id not in known:
+        if user_id not in existing_ids:
             raise NotFoundError("no such user")
-        if user_id in present:
+        if user_id in member_ids:
             raise ConflictError("this user is a member of the group already")
-        if user_id in banned:
+        if user_id in banned_ids:
             raise BannedError
 
 

@@ -21,7 +21,7 @@ def ban(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Ban a user. Cancels a pending invite; a member is removed by ``commit``.
+    """Ban a user. Cancels a pending invite; a member is removed with ``commit``.
 
     Raises NotAdminError, or NotFoundError if the user does not exist.
     """

@@ -1,4 +1,4 @@
-"""Runs actions outside of the server, such as an operator's command. The server may be running or stopped."""
+"""Runs actions outside the server, for commands. The server may be running or stopped."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class CommandRunnerError(Exception):
-    """The store cannot be used. Nothing was changed, or the one-line message says what was."""
+    """The store cannot be used. Nothing was changed, unless the one-line message says otherwise."""
 
 
 class CommandRunner:
     """Runs actions on one store. A failed action changes nothing.
 
-    Raises CommandRunnerError, or what the action raises. Each action opens its own connection, so that no connection is
-    open while the command waits for input. The server delivers announcements from the outbox.
+    Raises CommandRunnerError, or the errors of the action. Each action opens its own connection, so none is open while
+    the command waits for input. The server delivers announcements from the outbox.
     """
 
     def __init__(self, config: Config, clock: Clock, *, with_keys: bool = False) -> None:
@@ -71,18 +71,18 @@ class CommandRunner:
                 pass
         except OSError as error:
             raise CommandRunnerError(
-                f"{error.filename}: {error.strerror}; a run may still be erasing what it planned before; the change"
-                " itself is done"
+                f"{error.filename}: {error.strerror}; a run may still be erasing messages that it planned before; the"
+                " change itself is done"
             ) from error
 
     @contextmanager
     def without_runs(self, wait: Wait) -> Iterator[None]:
         """Context manager that excludes cleanup runs. ``wait``: called at most once, before waiting for a run."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
                 # ``locks`` requires that this process has no open connection now, or at release.
-                lock = held.enter_context(closing(locks.DatabaseLock(self.config.database, locks.CLEANUP)))
-                held.enter_context(lock.hold(wait))
+                lock = stack.enter_context(closing(locks.DatabaseLock(self.config.database, locks.CLEANUP)))
+                stack.enter_context(lock.hold(wait))
             except OSError as error:
                 raise CommandRunnerError(f"{error.filename}: {error.strerror}") from error
             yield

@@ -85,9 +85,9 @@ def _store(
     sends = Sends(context.quotas) if context.quotas and commit.commit_message else None
     if sends:
         size = len(commit.commit_message)
-        refused = sends.refusal(member.group.group_id, member.user_id, size, is_commit=True, must_fit=must_fit)
-        if refused:
-            raise refused
+        error = sends.refusal(member.group.group_id, member.user_id, size, is_commit=True, must_fit=must_fit)
+        if error:
+            raise error
     store(connection, member, commit, context.now())
     if sends:
         sends.stored()

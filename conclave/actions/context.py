@@ -21,7 +21,7 @@ Action = Callable[Concatenate[sqlite3.Connection, P], T]
 
 @dataclass(frozen=True)
 class Context:
-    """What actions need besides the store.
+    """The context of actions, besides the store.
 
     Actions read the clock inside their transaction. ``quotas``: None if no quota is set.
     """

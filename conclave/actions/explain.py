@@ -1,4 +1,4 @@
-"""Explains retention of a group to operators: its policy, what is due, and what delays erasure."""
+"""Explains retention of a group to operators: its policy, its due messages, and the causes of delays."""
 
 import sqlite3
 
@@ -59,13 +59,13 @@ def explain(
 ) -> Explanation:
     """Explain a group, by id or name, and the message ``number`` if given. Raises SettingsError or NotFoundError."""
     settings = in_force(connection, config)
-    fault = state.check_clock(connection, clock.read())  # the check of a run, but the result is not stored
+    fault = state.check_clock(connection, clock.read())  # like a run, but without storing the result
     group_id = _find(connection, group)
     found = store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
     if found is None:
-        erased = receipts.of_group(connection, group_id, 1)
-        known = f"; its last receipt is number {erased[0].receipt_id}" if erased else ""
-        raise NotFoundError(f"{_NOTHING_LEFT}{known}")
+        last_receipts = receipts.of_group(connection, group_id, 1)
+        detail = f"; its last receipt is number {last_receipts[0].receipt_id}" if last_receipts else ""
+        raise NotFoundError(f"{_NOTHING_LEFT}{detail}")
     return found
 
 

@@ -28,8 +28,8 @@ class Export(NamedTuple):
 def begin(connection: sqlite3.Connection, context: Context, actor: str, user: str) -> Export:
     """Start the export of a user, by id or name, and record it in the audit log. Raises NotFoundError.
 
-    Of a deleted account, only by id, the messages under a legal hold are exported. The log entry precedes any data, so
-    aborted exports are recorded too.
+    For a deleted account, given by id, only messages under a legal hold are exported. The log entry is written first,
+    so aborted exports are recorded too.
     """
     user_id = lookup.user_id(connection, user)
     found = stored_users.find(connection, user_id) if user_id else None
@@ -47,7 +47,7 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
 def begin_held(connection: sqlite3.Connection, context: Context, actor: str, hold_id: int) -> Export:
     """Start the export of the messages under a hold on a user, whose account may be deleted.
 
-    Recorded as by ``begin``. Raises NotFoundError.
+    Recorded in the audit log. Raises NotFoundError.
     """
     hold = next((each for each in holds.list_all(connection) if each.hold_id == hold_id), None)
     if hold is None or not _covers(hold, hold.subject_id):
@@ -56,10 +56,10 @@ def begin_held(connection: sqlite3.Connection, context: Context, actor: str, hol
     name = found.username if found else hold.name or str(UUID(bytes=hold.subject_id))
     subject, details = Subject(hold.subject_id, hold.name), {"hold": hold_id}
     audit.note(connection, context.now(), actor, AuditAction.ACCOUNT_EXPORTED, subject, details)
-    described = about(connection, hold.subject_id, context.invites_dead_before())
+    account_data = about(connection, hold.subject_id, context.invites_dead_before())
     if not found:
-        described["account"]["username"] = hold.name
-    return Export(hold.subject_id, name, described, is_held=True)
+        account_data["account"]["username"] = hold.name
+    return Export(hold.subject_id, name, account_data, is_held=True)
 
 
 def _covers(hold: Hold, user_id: bytes | None) -> bool:

@@ -36,8 +36,8 @@ __all__ = [
     "update",
 ]
 
-_OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
-"""The settings of a group that decide what is deleted."""
+_POLICY_SETTINGS = ("message_expiry_seconds", "min_lifetime_seconds")
+"""The settings of a group that determine which messages are deleted."""
 
 
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
@@ -56,7 +56,7 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
 def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
 ) -> GroupImpact:
-    """Return what ``changes`` to a group would hide, without making them. Raises what ``update`` raises."""
+    """Count the messages that ``changes`` to a group would hide. Changes nothing. Raises the errors of ``update``."""
     group = require_admin(connection, context, group_id, user_id).group
     changed = as_changed(connection, context, group, changes)
     return rehearsal.of_change(connection, group, changed, context.policy, context.now())
@@ -73,7 +73,7 @@ def update(
     """Change a group, all or nothing, and notify all members.
 
     ``of_policy``: required if readers are served during the transaction; it is started here. Raises NotAdminError,
-    TooManyRequestsError, and what ``as_changed`` raises.
+    TooManyRequestsError, and the errors of ``as_changed``.
     """
     group = require_admin(connection, context, group_id, user_id).group
     change(connection, context, group, changes, of_policy)
@@ -91,7 +91,7 @@ def change(
     changes: GroupChanges,
     of_policy: PolicyChange | None = None,
 ) -> None:
-    """Apply ``changes``, all or nothing. Raises what ``as_changed`` raises."""
+    """Apply ``changes``, all or nothing. Raises the errors of ``as_changed``."""
     now = context.now()  # before the clock is checked: a jump in between must not move marks
     groups.set_settings(connection, as_changed(connection, context, group, changes))
     if changes.concern_retention:
@@ -104,8 +104,8 @@ def change(
 def as_changed(connection: sqlite3.Connection, context: Context, group: GroupRow, changes: GroupChanges) -> GroupRow:
     """Validate ``changes``, and return the changed group. Only reads.
 
-    The expiry cannot change while the clock is wrong, since marks must not move by a wrong clock, and without a mark
-    what the former expiry hid would reappear. The minimum lifetime moves no mark, so it can change.
+    The expiry cannot change while the clock is wrong: marks must not follow a wrong clock, and without a mark, messages
+    that the former expiry hid would reappear. The minimum lifetime moves no mark, so it can change.
 
     Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap or is below the
     minimum lifetime, and UntrustedClockError if the clock is wrong.
@@ -143,7 +143,7 @@ def _require_in_order(group: GroupRow) -> None:
 def _note_policy(connection: sqlite3.Connection, context: Context, former: GroupRow, user_id: bytes) -> None:
     """Record the changed settings of a group's policy in the audit log."""
     group = require_group(connection, former.group_id)
-    pairs = {name: [getattr(former, name), getattr(group, name)] for name in _OF_POLICY}
+    pairs = {name: [getattr(former, name), getattr(group, name)] for name in _POLICY_SETTINGS}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if changed:
         count_change(context.quotas, user_id)
@@ -181,5 +181,5 @@ def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
 def end(connection: sqlite3.Connection, group: GroupRow, now: int) -> None:
     """Delete a group, and notify invited users. The caller notifies the former members."""
-    invited = groups.remove(connection, group, now)
-    announce(connection, invited, "invite_cancelled", group_id=group.group_id)
+    invitee_ids = groups.remove(connection, group, now)
+    announce(connection, invitee_ids, "invite_cancelled", group_id=group.group_id)

@@ -22,8 +22,8 @@ MAX_REASON_LENGTH = 1000
 class HoldSubject:
     """A group or user that a hold can cover.
 
-    ``group_key``: None for a user. ``name``: "" if it was deleted. ``is_certain``: False if only reading the archive
-    would show whether messages of a deleted user are left.
+    ``group_key``: None for a user. ``name``: "" if it was deleted. ``is_certain``: False if only the archive
+    itself shows whether messages of a deleted user are left.
     """
 
     group_key: int | None
@@ -50,17 +50,17 @@ def find_user(connection: sqlite3.Connection, user: str) -> HoldSubject:
     try:
         found = users.by_id(connection, user_id) if user_id else users.by_name(connection, user)
     except NotFoundError:
-        left = holds.has_left_messages(connection, user_id) if user_id else False
-        if user_id is None or left is False:
+        has_messages = holds.has_left_messages(connection, user_id) if user_id else False
+        if user_id is None or has_messages is False:
             raise NotFoundError(
                 f"no such user: {user!r}, or all messages of the account are erased; use the id for a deleted account"
             ) from None
-        return HoldSubject(None, user_id, "", is_certain=left is not None)
+        return HoldSubject(None, user_id, "", is_certain=has_messages is not None)
     return HoldSubject(None, found.user_id, found.username)
 
 
 def add(connection: sqlite3.Connection, context: Context, actor: str, subject: HoldSubject, reason: str) -> Hold:
-    """Add a hold and return it. Raises NotFoundError if all of the group was erased meanwhile.
+    """Add a hold and return it. Raises NotFoundError if the whole group has since been erased.
 
     ``actor``: the operator, for the audit log. ``reason``: 1 to MAX_REASON_LENGTH characters.
     """

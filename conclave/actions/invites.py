@@ -26,8 +26,8 @@ def escrow(
 ) -> None:
     """Invite a user, and notify them.
 
-    ``carried``: the commit, welcome and group info to use on acceptance. Raises NotAdminError, and what
-    ``users.require_enabled``, ``require_invitable``, ``quotas.require_room`` and ``require_no_invite`` raise.
+    ``carried``: the commit, welcome and group info to use on acceptance. Raises NotAdminError, and the
+    errors of ``users.require_enabled``, ``require_invitable``, ``quotas.require_room`` and ``require_no_invite``.
     """
     users.require_enabled(connection, inviter_id)
     group = require_admin(connection, context, group_id, inviter_id).group
@@ -105,7 +105,7 @@ def require_no_invite(connection: sqlite3.Connection, context: Context, group_ke
     """Remove an expired invite of a user who is invited again or joins.
 
     Otherwise a corrected clock could make it valid again for a member. Raises ConflictError if an invite is pending,
-    and UntrustedClockError if the invite has expired only by a wrong clock.
+    and UntrustedClockError if the invite may have expired only because the clock is wrong.
     """
     for former in invites.to_group(connection, group_key, user_id):
         if former.created_at >= context.invites_dead_before():
@@ -115,21 +115,21 @@ def require_no_invite(connection: sqlite3.Connection, context: Context, group_ke
 
 
 def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
-    """Cancel the invite of a user to a group; return whether it was pending. ``dead_before``: as in the store."""
+    """Cancel the invite of a user to a group; return whether it was pending. ``dead_before``: see the store."""
     found = invites.to_group(connection, group_key, invitee_id)
-    is_living = any(each.created_at >= dead_before for each in found)
+    is_pending = any(each.created_at >= dead_before for each in found)
     # An expired invite is removed as by cleanup, which notifies only the inviter.
-    (_cancel if is_living else _decline)(connection, found)
-    return is_living
+    (_cancel if is_pending else _decline)(connection, found)
+    return is_pending
 
 
 def decline_all(connection: sqlite3.Connection, invitee_id: bytes) -> None:
-    """Decline every invite that a user has received."""
+    """Decline all invites that a user has received."""
     _decline(connection, invites.to_user(connection, invitee_id))
 
 
 def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
-    """Cancel the invites of a user to groups where that user may not invite, or no longer.
+    """Cancel the invites of a user to groups where that user may not invite.
 
     Call it at the end of the transaction that revokes the permission, so that its events come last.
     """
@@ -137,7 +137,7 @@ def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
 
 
 def withdraw_all(connection: sqlite3.Connection) -> None:
-    """Cancel, for all users, the invites that ``withdraw`` would: a restored backup may contain some."""
+    """Do ``withdraw`` for all users: a restored backup may contain such invites."""
     _cancel(connection, invites.all_void(connection))
 
 
@@ -149,17 +149,17 @@ def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: in
     return found is not None
 
 
-def _cancel(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
+def _cancel(connection: sqlite3.Connection, rows: Sequence[InviteRow]) -> None:
     """Remove invites and their bodies, and notify invitees and inviters."""
-    for each in found:
+    for each in rows:
         announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
-    _decline(connection, found)
+    _decline(connection, rows)
 
 
-def _decline(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
+def _decline(connection: sqlite3.Connection, rows: Sequence[InviteRow]) -> None:
     """Remove invites and their bodies, and notify the inviters, whose MLS groups contain the invitees."""
-    invites.remove(connection, found)
-    for each in found:
+    invites.remove(connection, rows)
+    for each in rows:
         values = {"group_id": each.group_id, "declined_user_id": each.invitee_id}
         announce(connection, [each.inviter_id], "invite_declined", **values)
 

@@ -8,7 +8,7 @@ from conclave.actions import users
 from conclave.actions.authorisation import require_admin, require_invitable
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError, TooManyRequestsError
-from conclave.store.resources import key_packages, users as stored
+from conclave.store.resources import key_packages, users as stored_users
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,20 @@ def upload(
 ) -> None:
     """Store key packages, all or nothing, and the fingerprint unless it is "".
 
-    ``regular`` and ``last_resorts``: the oldest first. A known regular package is ignored: clients repeat lost
-    requests, and no package may be handed out twice. Raises TokenExpiredError if the account is gone.
+    ``regular`` and ``last_resorts``: the oldest first. A regular package that is already stored is ignored:
+    clients repeat lost requests, and no package may be handed out twice. Raises TokenExpiredError if the account was
+    deleted.
     """
     users.require(connection, user_id)
-    kept = key_packages.regular_packages(connection, user_id)
+    stored_packages = key_packages.regular_packages(connection, user_id)
     # Skip packages that later ones of the same request would displace, even if the later ones are stored already.
     for package in list(dict.fromkeys(regular))[-key_packages.REGULAR_KEPT :]:
-        if package not in kept:
+        if package not in stored_packages:
             key_packages.add(connection, user_id, package, is_last_resort=False)
     for package in last_resorts[-1:]:
         key_packages.add(connection, user_id, package, is_last_resort=True)
     if signing_key_fingerprint:
-        stored.set_fingerprint(connection, user_id, signing_key_fingerprint)
+        stored_users.set_fingerprint(connection, user_id, signing_key_fingerprint)
 
 
 def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> OwnedKeyPackage:
@@ -54,12 +55,12 @@ def invite(
 ) -> list[OwnedKeyPackage]:
     """Take a key package of each user to invite, all or nothing. The inviter is skipped.
 
-    Raises NotAdminError, and what ``require_invitable`` and ``fetch`` raise.
+    Raises NotAdminError, and the errors of ``require_invitable`` and ``fetch``.
     """
     group = require_admin(connection, context, group_id, inviter_id).group
-    invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
-    require_invitable(connection, group, invited)
-    return _hand_out(connection, context, invited)
+    invitee_ids = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
+    require_invitable(connection, group, invitee_ids)
+    return _hand_out(connection, context, invitee_ids)
 
 
 def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[OwnedKeyPackage]:

@@ -13,37 +13,37 @@ from conclave.store.resources import groups, users
 def id_of(text: str) -> bytes | None:
     """Parse an id; return None if ``text`` can only be a name."""
     try:
-        found = UUID(text)
+        parsed = UUID(text)
     except ValueError:
         return None
-    return found.bytes if str(found) == text.lower() else None
+    return parsed.bytes if str(parsed) == text.lower() else None
 
 
-GONE = "this is not on the list any more: begin again without `after`"
+NOT_LISTED = "this is no longer on the list: begin again without `after`"
 
 
 def read_part(connection: sqlite3.Connection, action: Action[..., ListPart[Any]], *args: Any) -> ListPart[Any]:
     """Read a part of a list by ``action``.
 
-    Raises InvalidValueError if the element after which it begins is not on the list, and what the action raises.
+    Raises InvalidValueError if the element before the part is not on the list, and the errors of the action.
     """
     try:
         return action(connection, *args)
     except NotListedError as error:
-        raise InvalidValueError(f"after: {GONE}", fields={"after": [GONE]}) from error
+        raise InvalidValueError(f"after: {NOT_LISTED}", fields={"after": [NOT_LISTED]}) from error
 
 
 def group_id(connection: sqlite3.Connection, text: str) -> bytes | None:
     """Return the id of a group. ``text``: the id of any current or former group, or the name of a current one."""
-    if given := id_of(text):
-        return given
+    if parsed := id_of(text):
+        return parsed
     found = groups.find_by_name(connection, text)
     return found.group_id if found else None
 
 
 def user_id(connection: sqlite3.Connection, text: str) -> bytes | None:
     """Return the id of a user. ``text``: the id of any current or former user, or the name of a current one."""
-    if given := id_of(text):
-        return given
+    if parsed := id_of(text):
+        return parsed
     found = users.find_by_name(connection, text)
     return found.user_id if found else None

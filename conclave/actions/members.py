@@ -26,7 +26,7 @@ MAX_UNDONE_JOINS = 16
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Make the user a member of a public group, and return its group info.
 
-    Raises what ``require_joinable``, ``require_no_invite`` and ``quotas.require_room`` raise.
+    Raises the errors of ``require_joinable``, ``require_no_invite`` and ``quotas.require_room``.
     """
     former = members.membership(connection, group_id, user_id)
     if former and former.is_overdue(context.clock.moment().earliest):
@@ -39,26 +39,27 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
 
 
 def are_joins_overdue(connection: sqlite3.Connection, context: Context) -> bool:
-    """Return whether ``undo_overdue_joins`` has anything to do."""
+    """Return whether ``undo_overdue_joins`` would end any membership."""
     return bool(members.overdue(connection, context.clock.moment().earliest, 1))
 
 
 def undo_overdue_joins(connection: sqlite3.Connection, context: Context) -> int:
     """End memberships of users who joined and sent no external commit in time; return how many.
 
-    At most MAX_UNDONE_JOINS. All members are notified. While the clock is in doubt, uses the earliest possible time.
+    Ends at most MAX_UNDONE_JOINS, and notifies all members. While the clock is in doubt, uses the earliest possible
+    time.
     """
-    found = members.overdue(connection, context.clock.moment().earliest, MAX_UNDONE_JOINS)
-    for each in found:
+    joins = members.overdue(connection, context.clock.moment().earliest, MAX_UNDONE_JOINS)
+    for each in joins:
         # Read again: if an admin was removed, this member may have become admin.
         member = members.find_by_key(connection, each.member_id)
         if member:
             end_and_withdraw(connection, member, context.now(), notifies_user=True)
-    return len(found)
+    return len(joins)
 
 
 def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
-    """End the user's membership, by ``commit`` unless it is empty. Raises NotMemberError."""
+    """End the user's membership, with ``commit`` unless it is empty. Raises NotMemberError."""
     member, now = require_member(connection, context, group_id, user_id), context.now()
     commits.store_final(connection, context, member, commit, now)
     end_and_withdraw(connection, member, now)
@@ -72,7 +73,7 @@ def remove(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Remove a member, by ``commit`` unless it is empty, and notify them.
+    """Remove a member, with ``commit`` unless it is empty, and notify them.
 
     Raises NotAdminError, NotFoundError (no such user) or BadRequestError (not a member).
     """
@@ -97,14 +98,14 @@ def end(connection: sqlite3.Connection, member: Membership, now: int, *, notifie
     member becomes admin, see ``members.HEIR``. If the last member leaves, the group is deleted.
     """
     group_key, group_id = member.group.group_key, member.group.group_id
-    left = members.remove(connection, member)
-    if left.is_empty:
+    removal = members.remove(connection, member)
+    if removal.is_empty:
         groups.end(connection, member.group, now)
     remaining = members_of(connection, group_key)
-    concerned = remaining | {member.user_id} if notifies_user else remaining
-    announce(connection, concerned, "member_removed", group_id=group_id, removed_user_id=member.user_id)
-    if left.heir is not None:
-        members.set_role(connection, left.heir, "admin")
+    recipients = remaining | {member.user_id} if notifies_user else remaining
+    announce(connection, recipients, "member_removed", group_id=group_id, removed_user_id=member.user_id)
+    if removal.heir is not None:
+        members.set_role(connection, removal.heir, "admin")
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 

@@ -31,7 +31,7 @@ MAX_READS_IN_DOUBT = 8
 class Send(NamedTuple):
     """A message that a user sends to a group.
 
-    ``self_destruct_seconds``: see ``store.messages.MessageDraft``. ``send_id``: see ``store.send_ids``, or b"".
+    ``self_destruct_seconds``: see ``store.messages.MessageDraft``. ``send_id``: see ``store.send_ids``; b"": no id.
     """
 
     group_id: bytes
@@ -70,7 +70,7 @@ class JointSend:
         StoreFullError.
         """
         self._recipients.catch_up(connection)
-        limited = Sends(self._context.quotas) if self._context.quotas else None
+        quota_sends = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [0] * len(sends)
         accepted: list[tuple[int, RecipientSet]] = []
         timed: Counter[int] = Counter()
@@ -82,10 +82,10 @@ class JointSend:
                 continue
             if each.send_id and ids.is_known(connection, index, group.group_key, outcomes):
                 continue
-            if (limited or each.self_destruct_seconds) and (
-                refused := _refusal(connection, group, each, timed, limited)
+            if (quota_sends or each.self_destruct_seconds) and (
+                error := _refusal(connection, group, each, timed, quota_sends)
             ):
-                outcomes[index] = refused
+                outcomes[index] = error
                 continue
             accepted.append((index, group))
             if each.send_id:
@@ -96,40 +96,40 @@ class JointSend:
         drafts = [_draft(sends[index], group.group_key) for index, group in accepted]
         numbers = append_all(connection, drafts, now)
         for (index, group), number in zip(accepted, numbers, strict=True):
-            sent = sends[index]
+            send = sends[index]
             outcomes[index] = number
-            values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
-            announce(connection, group.members, "new_message", excluded=sent.user_id, **values)
+            values = {"group_id": send.group_id, "sequence_num": number, "sender_id": send.user_id}
+            announce(connection, group.members, "new_message", excluded=send.user_id, **values)
         ids.settle(connection, outcomes, now)
-        if limited:  # last, since a failed transaction is repeated
-            limited.stored()
+        if quota_sends:  # last, since a failed transaction is repeated
+            quota_sends.stored()
         return outcomes
 
-    def _is_member(self, connection: sqlite3.Connection, group: RecipientSet, sent: Send) -> bool:
-        """Return whether the sender is a member now, which an overdue join is not."""
-        if sent.user_id in group.joining:
-            return members.current(connection, sent.group_id, sent.user_id, self._context.clock) is not None
-        return sent.user_id in group.members
+    def _is_member(self, connection: sqlite3.Connection, group: RecipientSet, send: Send) -> bool:
+        """Return whether the sender is a member now. Overdue joins do not count."""
+        if send.user_id in group.joining:
+            return members.current(connection, send.group_id, send.user_id, self._context.clock) is not None
+        return send.user_id in group.members
 
 
 def _refusal(
-    connection: sqlite3.Connection, group: RecipientSet, send: Send, timed: Counter[int], limited: Sends | None
+    connection: sqlite3.Connection, group: RecipientSet, send: Send, timed: Counter[int], quota_sends: Sends | None
 ) -> ApiError | None:
-    """Return why a member's message is rejected; None if it is accepted.
+    """Return the error if a member's message is rejected; None if it is accepted.
 
     ``timed``: how many self-destructing messages this transaction has, by group key.
     """
     key = group.group_key
     if send.self_destruct_seconds and not timers.has_room(connection, key, len(group.members), timed[key] + 1):
         return BadRequestError("the group has too many self-destructing messages: wait until some have ended")
-    refused = limited.refusal(send.group_id, send.user_id, len(send.body)) if limited else None
-    if not refused:
+    error = quota_sends.refusal(send.group_id, send.user_id, len(send.body)) if quota_sends else None
+    if not error:
         timed[group.group_key] += send.self_destruct_seconds > 0
-    return refused
+    return error
 
 
-def _draft(sent: Send, group_key: int) -> MessageDraft:
-    return MessageDraft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
+def _draft(send: Send, group_key: int) -> MessageDraft:
+    return MessageDraft(group_key, send.user_id, send.body, self_destruct_seconds=send.self_destruct_seconds)
 
 
 class _SendIds:
@@ -144,31 +144,31 @@ class _SendIds:
         self, connection: sqlite3.Connection, index: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
         """Return whether the send is a repetition. Sets its outcome to the former number, now or in ``settle``."""
-        sent = self._sent(index, group_key)
-        if sent in self._indexes:
-            self._repeated.append((index, sent))
+        key = self._key(index, group_key)
+        if key in self._indexes:
+            self._repeated.append((index, key))
             return True
-        former = send_ids.find(connection, sent)
+        former = send_ids.find(connection, key)
         if former is not None:
             outcomes[index] = former
         return former is not None
 
     def add(self, index: int, group_key: int) -> None:
         """Record that the send is stored in this transaction."""
-        self._indexes[self._sent(index, group_key)] = index
+        self._indexes[self._key(index, group_key)] = index
 
     def settle(self, connection: sqlite3.Connection, outcomes: list[int | Exception], now: int) -> None:
         """Store the ids, after the messages have numbers. Raises StoreFullError."""
         if not self._indexes:
             return
-        numbers = {sent: outcomes[index] for sent, index in self._indexes.items()}
-        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
-        for index, sent in self._repeated:
-            outcomes[index] = numbers[sent]
+        numbers = {key: outcomes[index] for key, index in self._indexes.items()}
+        send_ids.remember(connection, {key: each for key, each in numbers.items() if isinstance(each, int)}, now)
+        for index, key in self._repeated:
+            outcomes[index] = numbers[key]
 
-    def _sent(self, index: int, group_key: int) -> SendKey:
-        each = self._sends[index]
-        return SendKey(group_key, each.user_id, each.send_id)
+    def _key(self, index: int, group_key: int) -> SendKey:
+        send = self._sends[index]
+        return SendKey(group_key, send.user_id, send.send_id)
 
 
 class MessageSender:
@@ -181,28 +181,28 @@ class MessageSender:
         self._context = context
 
     async def prepare(self, group_id: bytes, user_id: bytes, size: int) -> None:
-        """Load what the quotas need before a user sends ``size`` bytes to a group. Raises StoreError."""
+        """Load the quota counts before a user sends ``size`` bytes to a group. Raises StoreError."""
         if self._context.quotas:
             await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
-    def begin(self, sent: Send) -> "asyncio.Future[int] | None":
-        """Start to send a message, if nothing must be read before; otherwise return None.
+    def begin(self, message: Send) -> "asyncio.Future[int] | None":
+        """Start to send a message, if no read is necessary before; otherwise return None.
 
         Raises StoreError if the store is closed. The future has all other errors of ``send``.
         """
         if self._context.quotas:
             return None
-        return self._store.begin_joint(self._write, sent, len(sent.body))
+        return self._store.begin_joint(self._write, message, len(message.body))
 
-    async def send(self, sent: Send) -> int:
+    async def send(self, message: Send) -> int:
         """Store a message and notify the other members; return its number once it is durable.
 
         Raises NotMemberError, BadRequestError (too many self-destructing messages in the group), TooManyRequestsError,
         QuotaError or StoreError.
         """
         if self._context.quotas:
-            await self._context.quotas.prepare(self._store, sent.group_id, sent.user_id, len(sent.body))
-        return await self._store.write_joint(self._write, sent, len(sent.body))
+            await self._context.quotas.prepare(self._store, message.group_id, message.user_id, len(message.body))
+        return await self._store.write_joint(self._write, message, len(message.body))
 
 
 class ReadUpdate(NamedTuple):
@@ -223,19 +223,21 @@ class JointRead:
     def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpdate]) -> list[bool | Exception]:
         """Store each receipt. Return for each whether another transaction is needed, or a NotMemberError."""
         outcomes: list[bool | Exception] = []
-        room = timers.STARTED_PER_STEP
+        remaining_timers = timers.STARTED_PER_STEP
         now = self._context.now()
         acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
-            is_left = room <= 0
-            if not is_left:
+            is_incomplete = remaining_timers <= 0
+            if not is_incomplete:
                 member = members.current(connection, each.group_id, each.user_id, self._context.clock)
                 if member is None:
                     outcomes.append(NotMemberError())
                     continue
-                started, is_left = timers.note_read(connection, member, each.up_to, now, room, acted_until=acted_until)
-                room -= started
-            outcomes.append(is_left)
+                started, is_incomplete = timers.note_read(
+                    connection, member, each.up_to, now, remaining_timers, acted_until=acted_until
+                )
+                remaining_timers -= started
+            outcomes.append(is_incomplete)
         return outcomes
 
 
@@ -253,13 +255,13 @@ class ReadReceiptWriter:
 
         Most receipts change nothing. A large one takes several transactions, so that other writes are not delayed.
         """
-        counted = await self._store.read(_counted, self._context, receipt)
-        is_left = True
-        while counted and is_left:
-            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD_WEIGHT)
+        effective = await self._store.read(_without_gaps, self._context, receipt)
+        is_incomplete = True
+        while effective and is_incomplete:
+            is_incomplete = await self._store.write_joint(self._write, effective, NEEDS_THREAD_WEIGHT)
 
 
-def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
+def _without_gaps(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
     """Return a receipt without messages in fetch gaps; None if it changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
     if not timers.needs_noting(member, receipt.up_to):
@@ -294,9 +296,9 @@ class MessageFetcher:
         next_confirms: bool = False,
     ) -> FetchedPage:
         """Return up to ``limit`` messages with numbers greater than ``after``: see ``read_cached`` and ``read``."""
-        asked = group_id, user_id, after, limit, written_in
-        return self.read_cached(*asked, next_confirms=next_confirms) or await self.read(
-            *asked, include_redacted=include_redacted, next_confirms=next_confirms
+        request = group_id, user_id, after, limit, written_in
+        return self.read_cached(*request, next_confirms=next_confirms) or await self.read(
+            *request, include_redacted=include_redacted, next_confirms=next_confirms
         )
 
     async def read(
@@ -315,7 +317,7 @@ class MessageFetcher:
         ``include_redacted``: see ``store.messages.read_page``; cached pages have no redacted messages.
         ``next_confirms``: only the reader's next fetch confirms the page, as the operator may have set for all. Raises
         NotMemberError, StoreError or ArchiveError. After sending a page with new messages, or its arrival if that
-        confirms it, call ``confirm``, also if the page never arrives.
+        confirms it, call ``confirm``, even if the page never arrives.
         """
         clock, write = self._context.clock, page_writer.message_writer(written_in)
         # While the clock is in doubt, a page may wait for a write before it is sent.
@@ -331,15 +333,15 @@ class MessageFetcher:
             member, omissions, numbers = found.member, found.omissions, list[int]()
             if omissions.next is not None or member.missed_from:  # skip on the common path
                 numbers = [each.sequence_num for each in found.messages]
-                shown = {each.sequence_num for each in found.messages if not each.is_redacted}
-                if gap := omissions.gap(numbers[-1] if numbers else 0, shown):
+                visible = {each.sequence_num for each in found.messages if not each.is_redacted}
+                if gap := omissions.gap(numbers[-1] if numbers else 0, visible):
                     # Before the page is sent, since the reader's next fetch continues after the gap.
                     await self._store.write(fetch_gaps.note_gap, member.member_id, gap)
-        claimed = omissions.claimed(min(after, member.group.last_seq))
-        up_to = max(claimed, omissions.fetched(after, found.fetched_up_to))
+        confirmed = omissions.claimed(min(after, member.group.last_seq))
+        up_to = max(confirmed, omissions.fetched(after, found.fetched_up_to))
         resumed = omissions.resumed(member.missed_from, after, numbers)
-        page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
-        return self._counted(page, next_confirms=next_confirms)
+        page = FetchedPage([each.piece for each in found.messages], reader, up_to, confirmed, resumed)
+        return self._with_confirmation(page, next_confirms=next_confirms)
 
     def read_cached(
         self,
@@ -352,10 +354,10 @@ class MessageFetcher:
         next_confirms: bool = False,
     ) -> FetchedPage | None:
         """Return the page from the cache, or None. Raises StoreError."""
-        known = self._groups.page(group_id, user_id, after, limit, written_in)
-        return self._counted(known, next_confirms=next_confirms) if known else None
+        page = self._groups.page(group_id, user_id, after, limit, written_in)
+        return self._with_confirmation(page, next_confirms=next_confirms) if page else None
 
-    def _counted(self, fetched: FetchedPage, *, next_confirms: bool) -> FetchedPage:
+    def _with_confirmation(self, fetched: FetchedPage, *, next_confirms: bool) -> FetchedPage:
         if fetched.up_to == fetched.claimed:
             return fetched
         if not fetched.pieces:
@@ -364,10 +366,10 @@ class MessageFetcher:
         return fetched._replace(up_to=fetched.claimed) if next_confirms or self._next_confirms else fetched
 
     async def confirm(self, fetched: FetchedPage, *, has_arrived: bool) -> None:
-        """Store what the reader of a page has fetched. Raises StoreError.
+        """Store up to which number the reader of a page has fetched. Raises StoreError.
 
-        ``has_arrived``: whether the page has arrived, if that confirms it. What the reader's request confirmed counts
-        in any case.
+        ``has_arrived``: whether the page has arrived, if that confirms it. Otherwise only the numbers that the request
+        itself confirmed are stored.
         """
         reader = fetched.reader
         if fetched.resumed and has_arrived:

@@ -16,16 +16,16 @@ from conclave.store.resources.groups import GroupRow
 
 @dataclass(frozen=True)
 class PurgePlan:
-    """What a purge of a group would hide and erase."""
+    """The effect of a purge of a group."""
 
     group: GroupRow
     impact: GroupImpact
     kept_commits: int
-    """How many commits in the hot store stay because the policy keeps them until every member has fetched them."""
+    """How many commits in the hot store are kept because not every member has fetched them."""
 
 
 def plan(connection: sqlite3.Connection, context: Context, group: str, before: int) -> PurgePlan:
-    """Return what a purge would do now, under the policy in force. Raises NotFoundError.
+    """Return the effect of a purge under the policy in force. Raises NotFoundError.
 
     ``group``: id or name. ``before``: Unix seconds, exclusive.
     """

@@ -1,8 +1,8 @@
 """Limits how fast users and groups send, and how much they store. Counts in memory; off unless configured.
 
 The first request measures the stored amount by a query; later sends are added. The count is never too low, except for
-writes that were in progress during the measurement. It is too high by what was erased since, so it is measured again
-when it reaches the quota, at most once a minute, and every hour. Messages that are never rejected, such as the commit
+writes that were in progress during the measurement. Later erasures are not subtracted, so it is measured again when it
+reaches the quota, at most once a minute, and every hour. Messages that are never rejected, such as the commit
 of a leaving member, count too; to bound these, joining and inviting are checked. Counts do not survive a restart.
 """
 
@@ -38,7 +38,7 @@ class Owner(NamedTuple):
 
 @dataclass
 class _Count:
-    """An upper bound on what an owner has stored. ``measured_at``: seconds since the machine was started."""
+    """An upper bound on the messages that an owner has stored. ``measured_at``: seconds since the machine started."""
 
     messages: int
     body_bytes: int
@@ -53,19 +53,19 @@ class Quotas:
         self._limits = limits
         self._clock = clock
         self.paces = [
-            (LeakyBucket(most, MINUTE), is_user)
-            for most, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
-            if most
+            (LeakyBucket(limit, MINUTE), is_user)
+            for limit, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
+            if limit
         ]
         """Each configured rate limit, and whether it applies to users or groups."""
         self._counts: OrderedDict[Owner, _Count] = OrderedDict()
         self._measuring = asyncio.Lock()
         self._measured: Owner | None = None
         self._since = StorageUsage(0, 0)
-        """What ``_measured`` has stored since its measurement began."""
+        """The messages that ``_measured`` has stored since its measurement began."""
 
     async def prepare(self, store: Database, group_id: bytes, user_id: bytes, size: int) -> None:
-        """Measure what is needed before a user sends ``size`` bytes to a group. Raises StoreError.
+        """Measure the necessary counts before a user sends ``size`` bytes to a group. Raises StoreError.
 
         Measurements run one at a time, so as not to occupy all readers of the store.
         """
@@ -76,14 +76,14 @@ class Quotas:
         ):
             if is_limited and self._needs_measuring(owner, size):
                 async with self._measuring:
-                    if self._needs_measuring(owner, size):  # unless measured meanwhile
+                    if self._needs_measuring(owner, size):  # another task may have measured it
                         await self._measure(store, owner, user_id)
 
     def require_group_quota(self, connection: sqlite3.Connection, user_id: bytes) -> None:
         """Raise QuotaError if a user is an admin of the maximum number of groups."""
-        most = self._limits.user_groups
-        if most and storage_usage.groups_of_admin(connection, user_id) >= most:
-            raise QuotaError(f"you are an admin of {most:,} groups, the maximum")
+        max_groups = self._limits.user_groups
+        if max_groups and storage_usage.groups_of_admin(connection, user_id) >= max_groups:
+            raise QuotaError(f"you are an admin of {max_groups:,} groups, the maximum")
 
     def count_change(self, user_id: bytes) -> None:
         """Count a change in a user's rate. Raises TooManyRequestsError if it exceeds the rate, without counting it."""
@@ -102,11 +102,11 @@ class Quotas:
         count, limits = self._counts.get(owner), self._limits
         if count is None:
             return None
-        most_bytes = limits.user_stored_bytes if owner.is_user else limits.group_stored_bytes
-        most_messages = 0 if owner.is_user else limits.group_stored_messages
-        if most_bytes and count.body_bytes + more.body_bytes > most_bytes:
-            return _refused(owner)
-        return _refused(owner) if most_messages and count.messages + more.messages > most_messages else None
+        max_bytes = limits.user_stored_bytes if owner.is_user else limits.group_stored_bytes
+        max_messages = 0 if owner.is_user else limits.group_stored_messages
+        if max_bytes and count.body_bytes + more.body_bytes > max_bytes:
+            return _quota_error(owner)
+        return _quota_error(owner) if max_messages and count.messages + more.messages > max_messages else None
 
     def add(self, owner: Owner, more: StorageUsage) -> None:
         """Add to the count of stored messages."""
@@ -153,7 +153,7 @@ class Sends:
         """Start without sends."""
         self._quotas = quotas
         self._now = quotas.now()
-        self._admitted: dict[Owner, StorageUsage] = {}
+        self._accepted: dict[Owner, StorageUsage] = {}
         self._paced: Counter[Owner] = Counter()
 
     def refusal(
@@ -171,15 +171,15 @@ class Sends:
                 return TooManyRequestsError(
                     f"too many messages {'by you' if is_user else 'in this group'}", seconds=seconds
                 )
-        storing = {
-            owner: _sum(self._admitted.get(owner, StorageUsage(0, 0)), StorageUsage(1, size))
+        totals = {
+            owner: _sum(self._accepted.get(owner, StorageUsage(0, 0)), StorageUsage(1, size))
             for owner in ((group,) if is_commit else (user, group))
         }
-        for owner, more in storing.items():
-            refused = self._quotas.exceeded(owner, more)
-            if refused and must_fit:
-                return refused
-        self._admitted |= storing
+        for owner, more in totals.items():
+            error = self._quotas.exceeded(owner, more)
+            if error and must_fit:
+                return error
+        self._accepted |= totals
         self._paced.update((user, group))
         return None
 
@@ -189,7 +189,7 @@ class Sends:
             for owner, count in self._paced.items():
                 if owner.is_user == is_user:
                     pace.record(owner, self._now, count)
-        for owner, more in self._admitted.items():
+        for owner, more in self._accepted.items():
             self._quotas.add(owner, more)
 
     def add_to_rates(self, group_id: bytes, user_id: bytes) -> None:
@@ -199,7 +199,7 @@ class Sends:
 
     def add_to_stored(self, group_id: bytes, size: int) -> None:
         """Count a commit of ``size`` bytes as stored, without checking the quota."""
-        self._admitted[Owner(group_id, is_user=False)] = StorageUsage(1, size)
+        self._accepted[Owner(group_id, is_user=False)] = StorageUsage(1, size)
         self.stored()
 
 
@@ -209,8 +209,8 @@ def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
     Call it before a join or an invite, whose later commits are never rejected. Counts nothing. ``is_commit``: do not
     count it as stored by the user.
     """
-    if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=is_commit)):
-        raise refused
+    if quotas and (error := Sends(quotas).refusal(group_id, user_id, size, is_commit=is_commit)):
+        raise error
 
 
 def count_invite(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
@@ -245,17 +245,17 @@ def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
 
 def create_quotas(limits: LimitsConfig, clock: Clock) -> Quotas | None:
     """Return the configured quotas; None if no quota is set."""
-    of_quotas = (
+    quota_limits = (
         *(limits.user_sends_per_minute, limits.group_sends_per_minute, limits.user_stored_bytes),
         *(limits.group_stored_bytes, limits.group_stored_messages, limits.user_groups),
     )
-    return Quotas(limits, clock) if any(of_quotas) else None
+    return Quotas(limits, clock) if any(quota_limits) else None
 
 
 def _sum(one: StorageUsage, other: StorageUsage) -> StorageUsage:
     return StorageUsage(one.messages + other.messages, one.body_bytes + other.body_bytes)
 
 
-def _refused(owner: Owner) -> QuotaError:
+def _quota_error(owner: Owner) -> QuotaError:
     whose = "you have stored as much as one user may" if owner.is_user else "this group has stored as much as one may"
     return QuotaError(f"{whose}: wait until older messages are deleted")

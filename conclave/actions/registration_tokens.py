@@ -28,17 +28,17 @@ def add(
 ) -> RegistrationToken:
     """Add a token that can create ``max_uses`` accounts (1 to MAX_USES) within ``lifetime`` seconds."""
     now = context.now()
-    added = registration_tokens.add(connection, token_hash, max_uses, now, lifetime, actor, note)
-    details = {"token": added.token_id, "uses": max_uses, "expires_at": added.expires_at, "note": note}
+    token = registration_tokens.add(connection, token_hash, max_uses, now, lifetime, actor, note)
+    details = {"token": token.token_id, "uses": max_uses, "expires_at": token.expires_at, "note": note}
     audit.note(connection, now, actor, AuditAction.TOKEN_ADDED, details=details)
-    return added
+    return token
 
 
 def revoke(connection: sqlite3.Connection, context: Context, actor: str, token_id: int) -> RegistrationToken:
     """Remove a token and return it. Raises NotFoundError."""
-    removed = registration_tokens.remove(connection, token_id)
-    if removed is None:
+    token = registration_tokens.remove(connection, token_id)
+    if token is None:
         raise NotFoundError(f"no such token: {token_id}; see `conclave invite-token list`")
-    details = {"token": token_id, "used": removed.uses, "note": removed.note}
+    details = {"token": token_id, "used": token.uses, "note": token.note}
     audit.note(connection, context.now(), actor, AuditAction.TOKEN_REVOKED, details=details)
-    return removed
+    return token

@@ -1,8 +1,8 @@
 """Replays the ledger on a restored copy of the database, so that the restore undoes no deletion.
 
-Each change has a number, and a copy stores the number of its last change, so entries with greater numbers are new to
-it. Entries record states, so only the last entry of each subject is applied. Deleted groups and accounts get their
-tombstones, and the first run erases their messages. What was created after the copy was made is not restored.
+Each change has a number, and a copy stores the number of its last change, so later entries have greater numbers.
+Entries record states, so only the last entry of each subject is applied. Deleted groups and accounts get their
+tombstones, and the first run erases their messages. Data that was created after the copy was made is not restored.
 """
 
 import sqlite3
@@ -75,45 +75,46 @@ def replay(
     *,
     accept_incomplete: bool = False,
 ) -> ReplayResult:
-    """Apply to a restored copy all changes of the ledger since it was made. Idempotent.
+    """Apply all changes of the ledger since a restored copy was made. Idempotent.
 
-    No server or run may use the copy meanwhile. Uses the caller's transaction, or a new one. ``path``: of the ledger.
-    ``now``: Unix seconds. ``blocks``: those of the key file, which show former restores even if the ledger was lost.
-    ``accept_incomplete``: proceed if the ledger is missing, damaged, or does not reach back to the copy; then deletions
-    that it lacks are undone. Raises LedgerError, and IncompleteError unless ``accept_incomplete``.
+    No server or run may use the copy at the same time. Uses the caller's transaction, or a new one. ``path``: the
+    ledger. ``now``: Unix seconds. ``blocks``: the blocks of the key file, which show former restores even without a
+    ledger. ``accept_incomplete``: proceed if the ledger is missing, damaged, or does not reach back to the copy; the
+    restore then undoes the missing deletions. Raises LedgerError, and IncompleteError unless ``accept_incomplete``.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
         ledger_state = changes.ledger_state(connection)
-        found, end, flaw = _inspect(path, ledger_state)
+        ledger, end, flaw = _inspect(path, ledger_state)
         if flaw and not accept_incomplete:
             raise IncompleteError(f"{path}: {flaw}")
-        known = found.last_change if found else ledger_state.counter
-        number = max(ledger_state.restored, found.restored if found else 0, _restores_in(blocks)) + 1
+        last_change = ledger.last_change if ledger else ledger_state.counter
+        number = max(ledger_state.restored, ledger.restored if ledger else 0, _restores_in(blocks)) + 1
         if number > MAX_RESTORES:
             raise LedgerError(f"{path}: a database can be restored at most {MAX_RESTORES} times")
-        # Change numbers must not collide with those of another history either.
-        changes.renumber(connection, max(known, number * NUMBERS))
+        # Change numbers must not collide with those of another history.
+        changes.renumber(connection, max(last_change, number * NUMBERS))
         # Copies made before this restore need the missing entries.
-        lacks = {"complete_after": max(known, ledger_state.counter)} if flaw else {}
+        incomplete = {"complete_after": max(last_change, ledger_state.counter)} if flaw else {}
         entries = (each for each in book.entries(path, ledger_state.counter) if end is None or each.change <= end)
-        done = _apply(connection, entries, now)
-        done.until, done.flaw = found.until if found else 0, flaw
+        result = _apply(connection, entries, now)
+        result.until, result.flaw = ledger.until if ledger else 0, flaw
         if settings := state.stored_policy(connection):
             marks.write(connection, settings)  # the settings of admins were restored with the marks
-        _drop_credentials(connection, done)
+        _drop_credentials(connection, result)
         _skip_numbers(connection, number)
-        connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
+        connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, last_change))
         reach("ledger.replayed")
-        restore = LedgerEntry(known, now, RESTORE, number, {"number": number, "from": ledger_state.counter} | lacks)
-        book.append(path, ledger_state.ledger_id, known, [restore])
-    return done
+        details = {"number": number, "from": ledger_state.counter} | incomplete
+        restore = LedgerEntry(last_change, now, RESTORE, number, details)
+        book.append(path, ledger_state.ledger_id, last_change, [restore])
+    return result
 
 
 def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
-    """Return the number of the last restore that was followed by a body that still has a key."""
+    """Return the number of the last restore after which a body was stored that still has a key."""
     return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
 
 
@@ -126,41 +127,41 @@ def require_complete(connection: sqlite3.Connection, path: Path) -> None:
 
 def _inspect(path: Path, ledger_state: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
     """Return the ledger, its last own change (see ``changes.abandoned_at``), and its flaw or "". Raises LedgerError."""
-    found = _found(path, ledger_state)
-    end = changes.abandoned_at(path, ledger_state, found.last_change) if found else None
-    return found, end, _flaw(found, ledger_state, end)
+    ledger = _find_ledger(path, ledger_state)
+    end = changes.abandoned_at(path, ledger_state, ledger.last_change) if ledger else None
+    return ledger, end, _flaw(ledger, ledger_state, end)
 
 
-def _found(path: Path, ledger_state: LedgerState) -> LedgerContents | None:
+def _find_ledger(path: Path, ledger_state: LedgerState) -> LedgerContents | None:
     """Return the ledger, or None. Raises LedgerError if it belongs to another database."""
-    found = book.inspect(path)
-    if found and found.ledger_id != ledger_state.ledger_id:
+    ledger = book.inspect(path)
+    if ledger and ledger.ledger_id != ledger_state.ledger_id:
         raise LedgerError(
-            f"{path}: this is the ledger of another database; if the backup was made before this database had a ledger,"
+            f"{path}: is the ledger of another database; if the backup was made before this database had a ledger,"
             " move it away"
         )
-    return found
+    return ledger
 
 
-def _flaw(found: LedgerContents | None, ledger_state: LedgerState, end: int | None) -> str:
+def _flaw(ledger: LedgerContents | None, ledger_state: LedgerState, end: int | None) -> str:
     """Return in one line why the ledger is incomplete since the copy, or "". ``end``: see ``changes.abandoned_at``."""
-    if found is None:
+    if ledger is None:
         return "there is no ledger, so deletions since the backup would be undone"
-    if found.damage:
-        return f"the ledger {found.damage}, so deletions since the backup may be undone"
-    if found.last_change < ledger_state.written:
+    if ledger.damage:
+        return f"the ledger {ledger.damage}, so deletions since the backup may be undone"
+    if ledger.last_change < ledger_state.written:
         return (
             "the ledger is older than this backup: it is truncated, or was replaced by an older one, so deletions since"
             " the backup may be undone"
         )
-    if ledger_state.counter < found.complete_after:
+    if ledger_state.counter < ledger.complete_after:
         return "the ledger does not reach back to this backup, so deletions since the backup may be undone"
     if end is not None:
         return (
             "an older backup was restored and used since: its deletions may not apply to this backup, and the ledger"
             " does not distinguish them"
         )
-    if unknown := sorted(found.kinds - _KINDS):
+    if unknown := sorted(ledger.kinds - _KINDS):
         return f"the ledger has entries of the unknown kind {unknown[0]!r}: use a newer version of Conclave"
     return ""
 
@@ -168,26 +169,26 @@ def _flaw(found: LedgerContents | None, ledger_state: LedgerState, end: int | No
 def _apply(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], now: int) -> ReplayResult:
     """Apply the last entry of each subject, and all entries of readers."""
     last: dict[str, dict[int | str, LedgerEntry]] = {}
-    read: list[LedgerEntry] = []
+    read_entries: list[LedgerEntry] = []
     for entry in entries:
         if entry.kind == READ:
-            read.append(entry)
+            read_entries.append(entry)
         else:
             last.setdefault(entry.kind, {})[entry.subject] = entry
-    done = ReplayResult()
+    result = ReplayResult()
     for name, kind, step in _STEPS:
-        chosen = read if kind == READ else last.get(kind, {}).values()
-        done.counts[name] = sum(step(connection, entry, now, done) for entry in chosen)
+        step_entries = read_entries if kind == READ else last.get(kind, {}).values()
+        result.counts[name] = sum(step(connection, entry, now, result) for entry in step_entries)
         reach("ledger.step_replayed")
-    _end_missing_timers(connection, {entry.subject for entry in read})
+    _end_missing_timers(connection, {entry.subject for entry in read_entries})
     _keep_admins(connection)
-    return done
+    return result
 
 
 def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM holds WHERE hold_id = ?", (entry.subject,))
-    group_key, subject_id, at = (
+    group_key, subject_id, added_at = (
         entry.state["group_key"],
         bytes.fromhex(entry.state["subject_id"]),
         entry.state["added_at"],
@@ -199,11 +200,11 @@ def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
         " ifnull((SELECT username FROM users WHERE ?2 IS NULL AND user_id = ?3), '')), ?4, ?5, ?6"
         " WHERE NOT EXISTS (SELECT 1 FROM holds WHERE hold_id = ?1) AND (?2 IS NULL OR EXISTS (SELECT 1 FROM groups"
         " WHERE group_key = ?2) OR EXISTS (SELECT 1 FROM tombstones WHERE group_key = ?2))",
-        (entry.subject, group_key, subject_id, RESTORED_HOLD_REASON, audit.SERVER, at),
+        (entry.subject, group_key, subject_id, RESTORED_HOLD_REASON, audit.SERVER, added_at),
     )
 
 
-def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
+def _group_deleted(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = stored_groups.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         groups.end(connection, found, now)
@@ -218,14 +219,14 @@ def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
     )
 
 
-def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
+def _member_removed(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = memberships.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         members.end_and_withdraw(connection, found, now)
     return found is not None
 
 
-def _account_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
+def _account_deleted(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     found = (
         entry.state is None and connection.execute("SELECT 1 FROM users WHERE user_id = ?", (_id(entry),)).fetchone()
     )
@@ -242,13 +243,13 @@ def _disabled(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Re
     )
 
 
-def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, done: ReplayResult) -> bool:
+def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, result: ReplayResult) -> bool:
     """Lock an account whose password was changed: the former password must not be valid again."""
     row = connection.execute(
         "UPDATE users SET password_hash = '' WHERE user_id = ? RETURNING username", (_id(entry),)
     ).fetchone()
     if row:
-        done.locked.append(row[0])
+        result.locked.append(row[0])
     return row is not None
 
 
@@ -280,7 +281,7 @@ def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Rep
 
 
 def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
-    """Set the marks and the policy of a group, which together decide what is hidden.
+    """Set the marks and the policy of a group, which together determine the hidden messages.
 
     ``floor_seq`` may fall, since it restarts when a group enters delete-after-fetch. ``expiry_set_by`` becomes null if
     the copy does not have that account.
@@ -318,7 +319,7 @@ def _read(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
 
 
 def _end_missing_timers(connection: sqlite3.Connection, readers: Iterable[int | str]) -> None:
-    """End the timers that the ledger lacks of messages that it knows to be read.
+    """End the timers that are missing in the ledger, for messages that it records as read.
 
     Such a message was erased with its timers while the ledger could not be written, or was too old when it was read.
     """
@@ -342,12 +343,12 @@ def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
 def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: ReplayResult) -> bool:
     """Take back a message of the copy. Its group's members are notified again."""
     group_key, number = map(int, str(entry.subject).split(":"))
-    is_there = stored_groups.find_by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
-    return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
+    is_stored = stored_groups.find_by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
+    return bool(is_stored) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
 
 
 def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
-    """Restore the last settings, for the next start to settle marks by, and what earlier settings made too old."""
+    """Restore the last settings, by which the next start settles marks, and the age limit of earlier settings."""
     if entry.state is None:
         return False
     too_old_before = entry.state["too_old_before"]
@@ -359,7 +360,7 @@ def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Re
     )
 
 
-def _alive(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
+def _in_use(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: ReplayResult) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE server_state SET last_alive = max(last_alive, ?1), acted_until = max(acted_until, ?1)",
@@ -371,10 +372,10 @@ _Step = Callable[[sqlite3.Connection, LedgerEntry, int, ReplayResult], bool]
 
 _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("holds", "hold", _hold),
-    ("groups_deleted", "group", _group_gone),
+    ("groups_deleted", "group", _group_deleted),
     ("roles", "member", _role),
-    ("members_removed", "member", _member_gone),
-    ("accounts_deleted", "account", _account_gone),
+    ("members_removed", "member", _member_removed),
+    ("accounts_deleted", "account", _account_deleted),
     ("accounts_disabled", "account", _disabled),
     ("passwords", "password", _password),
     ("bans", "ban", _ban),
@@ -386,27 +387,27 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("messages_redacted", "ended", _ended),
     ("messages_taken_back", "taken_back", _taken_back),
     ("settings", SETTINGS, _settings),
-    ("alive", ALIVE, _alive),
+    ("alive", ALIVE, _in_use),
 )
 """The steps in order: the name of their count, the kind of entry, and the function."""
 
 _KINDS = {RESTORE, *(kind for _, kind, _ in _STEPS)}
 
 
-def _drop_credentials(connection: sqlite3.Connection, done: ReplayResult) -> None:
+def _drop_credentials(connection: sqlite3.Connection, result: ReplayResult) -> None:
     """End all sessions and registration tokens, and delete all key packages.
 
     The ledger does not record which of them were ended or used.
     """
-    done.counts["sessions"] = connection.execute("DELETE FROM sessions").rowcount
-    done.counts["registration_tokens"] = connection.execute("DELETE FROM registration_tokens").rowcount
+    result.counts["sessions"] = connection.execute("DELETE FROM sessions").rowcount
+    result.counts["registration_tokens"] = connection.execute("DELETE FROM registration_tokens").rowcount
     for (user_id,) in connection.execute("SELECT DISTINCT user_id FROM key_packages").fetchall():
         key_packages.remove_all(connection, user_id)
-        done.counts["key_packages"] += 1
+        result.counts["key_packages"] += 1
 
 
 def _keep_admins(connection: sqlite3.Connection) -> None:
-    """Make a member admin in each group without one, because its admins left, or joined after the copy was made."""
+    """Make a member admin in each group without one, since its admins have left, or joined after the copy was made."""
     connection.execute(
         f"UPDATE members SET role = 'admin' WHERE member_id IN (SELECT {memberships.HEIR} FROM members"
         " JOIN users USING (user_id) GROUP BY group_key HAVING max(role = 'admin') = 0)"
@@ -414,7 +415,7 @@ def _keep_admins(connection: sqlite3.Connection) -> None:
 
 
 def _skip_numbers(connection: sqlite3.Connection, restore: int) -> None:
-    """Skip the numbers that may have been used, see NUMBERS. Members who had fetched everything still have."""
+    """Skip the numbers that may have been used, see NUMBERS. Members who have fetched all messages stay up to date."""
     begin = {"begin": restore * NUMBERS}
     connection.execute(
         "UPDATE members SET watermark = :begin WHERE watermark < :begin AND watermark ="

@@ -1,4 +1,4 @@
-"""Returns how long the messages of a group live, and what a change would hide."""
+"""Returns how long the messages of a group are kept, and counts the messages that a change would hide."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ DEFAULT = "*"
 """The key of the default policy in the response for the server's configuration."""
 
 MAX_MILLISECONDS = 2**53 - 1
-"""The greatest integer that every JSON parser represents exactly. Longer lifetimes are reported as this one."""
+"""The greatest integer that every JSON parser represents exactly. Longer lifetimes are reported as this value."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Retention:
     """The retention of a group. Lifetimes: KEEP, AFTER_FETCH or seconds.
 
     ``server_retention_seconds`` and ``group_expiry_seconds``: the settings of server and group.
-    ``effective_expiry_seconds``: the lifetime in force. ``min_lifetime_seconds``: nothing younger is erased; 0: no
-    bound. ``policy_source``: a ``Source``. ``held_by``: for admins, the members who have not yet fetched messages.
+    ``effective_expiry_seconds``: the lifetime in force. ``min_lifetime_seconds``: younger messages are not erased; 0:
+    no bound. ``policy_source``: a ``Source``. ``held_by``: for admins, the members who have not yet fetched messages.
     ``hidden_before``: messages created before this Unix second are hidden for ever, by a purge or a former policy; 0:
     no messages. ``taken_back``: at most 1,000 numbers of messages that were taken back, ascending: the latest, or the
     requested ones. ``more``: whether there are others. ``expiry_set_by``: the admin who set ``group_expiry_seconds``;
@@ -65,12 +65,12 @@ def policy(
     member = require_member(connection, context, group_id, user_id)
     group = member.group
     view = visibility.of_group(connection, group, context.now())
-    taken = (
+    withdrawals = (
         taken_back.latest(connection, group.group_key)
         if taken_back_after is None
         else taken_back.numbered_after(connection, group.group_key, taken_back_after)
     )
-    is_listed = member.role == "admin" and view.policy.is_after_fetch
+    shows_lagging = member.role == "admin" and view.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
         group_expiry_seconds=group.message_expiry_seconds,
@@ -78,11 +78,11 @@ def policy(
         min_lifetime_seconds=view.policy.min_lifetime,
         policy_source=view.policy.source.value,
         legal_hold=holds.is_held(connection, group.group_key),
-        held_by=members.lagging(connection, group, view) if is_listed else (),
+        held_by=members.lagging(connection, group, view) if shows_lagging else (),
         hidden_before=view.hidden_for_ever,
-        taken_back=taken.numbers,
+        taken_back=withdrawals.numbers,
         expiry_set_by=expiry_setter(connection, group.group_key),
-        more=taken.more,
+        more=withdrawals.more,
         last_sequence_num=group.last_seq,
     )
 
@@ -101,10 +101,10 @@ class Configuration:
 def configuration(connection: sqlite3.Connection, context: Context, user_id: bytes) -> Configuration:
     """Return the default policy, the operator's policies for the user's own groups, and the limits."""
     settings = context.policy
-    own = [each for each in settings.overrides if members.membership(connection, each, user_id)]
+    group_ids = [each for each in settings.overrides if members.membership(connection, each, user_id)]
     default = _lifetimes(settings.of_setting(KEEP, KEEP))
     policies = {DEFAULT: default} if default else {}
-    policies |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own}
+    policies |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in group_ids}
     return Configuration(policies, _limits(settings))
 
 
@@ -117,8 +117,8 @@ def _limits(settings: PolicySettings) -> Bounds:
     def bounds(limit: LifetimeRange) -> dict[str, int]:
         return _in_milliseconds({"min": limit.min, "max": limit.max})
 
-    found = {"min_lifetime": settings.limits.min_lifetime, "max_lifetime": settings.limits.max_lifetime}
-    return {name: values for name, limit in found.items() if (values := bounds(limit))}
+    limits = {"min_lifetime": settings.limits.min_lifetime, "max_lifetime": settings.limits.max_lifetime}
+    return {name: values for name, limit in limits.items() if (values := bounds(limit))}
 
 
 def _in_milliseconds(seconds: Mapping[str, int]) -> dict[str, int]:
@@ -144,10 +144,10 @@ class Rehearsals:
         return self._turns.waiting
 
     async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> MessageTotals:
-        """Return what ``changes`` would hide at once.
+        """Count the messages that ``changes`` would hide at once.
 
-        If the archive cannot be read, returns an upper bound: a broken archive must not block the change. Raises what
-        ``groups.update`` raises, and UnavailableError if too many callers wait.
+        If the archive cannot be read, returns an upper bound: a broken archive must not block the change. Raises the
+        errors of ``groups.update``, and UnavailableError if too many callers wait.
         """
         async with self._turns.turn(user_id):
             while True:
@@ -155,8 +155,8 @@ class Rehearsals:
                 if found.archive_count is None:
                     return found.known
                 try:
-                    counted = await self._archive.tally(found.archive_count)
+                    archived = await self._archive.tally(found.archive_count)
                 except ArchiveError:
                     return found.known + found.at_most
                 if await self._store.read(stretches.relaid) == found.archive_count.stretch.relaid:
-                    return found.known + counted
+                    return found.known + archived

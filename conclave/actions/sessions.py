@@ -17,7 +17,7 @@ def end(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None
 
 
 def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> None:
-    """End one of the user's sessions. Raises NotFoundError, also for another user's session."""
+    """End one of the user's sessions. Raises NotFoundError, even for another user's session."""
     session_id = sessions.find(connection, user_id, public_id)
     if session_id is None:
         raise NotFoundError("no such session")

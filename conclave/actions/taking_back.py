@@ -1,4 +1,4 @@
-"""Takes messages back: they are redacted for everyone at once, and erased by the next run that may."""
+"""Takes messages back: they are redacted for everyone at once, and erased by a later run."""
 
 import sqlite3
 from dataclasses import replace
@@ -11,7 +11,7 @@ from conclave.actions.context import Context
 from conclave.archive.reader import Archive
 from conclave.clock import Moment
 from conclave.errors import BadRequestError, ClockInDoubtError, NotFoundError, NotSenderError
-from conclave.retention import limits, stretches, visibility
+from conclave.retention import rules, stretches, visibility
 from conclave.retention.fate import MessageFacts
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import DELETED_SENDERS
@@ -38,7 +38,7 @@ class TakeBackRequest(NamedTuple):
 
 
 class _Located(NamedTuple):
-    """A message in the hot store, or where to read it from the archive. Both None: it does not exist."""
+    """A message in the hot store, or its location in the archive. Both None: it does not exist."""
 
     facts: MessageFacts | None
     archived: Stretch | None
@@ -62,14 +62,14 @@ class Withdrawals:
         """
         while True:
             located = await self._store.read(_locate, self._context, request)
-            sent = located.facts
+            facts = located.facts
             if located.archived:
-                sent = await self._archive.find(located.archived)
+                facts = await self._archive.find(located.archived)
                 if await self._store.read(stretches.relaid) != located.archived.relaid:
                     continue  # it may have moved back before it was read
-            # The message may move between the tiers meanwhile, but its facts do not change.
+            # The message may have moved between the tiers, but its facts do not change.
             in_database = self._store.read if request.dry_run else self._store.write
-            await in_database(take_back, self._context, request, sent)
+            await in_database(take_back, self._context, request, facts)
             return
 
 
@@ -86,25 +86,25 @@ def _locate(connection: sqlite3.Connection, context: Context, request: TakeBackR
 
 
 def take_back(
-    connection: sqlite3.Connection, context: Context, request: TakeBackRequest, sent: MessageFacts | None
+    connection: sqlite3.Connection, context: Context, request: TakeBackRequest, facts: MessageFacts | None
 ) -> None:
-    """Take a message back. ``sent``: the message, or None if it does not exist.
+    """Take a message back. ``facts``: None if the message does not exist.
 
     Raises the errors of ``Withdrawals.take_back``.
     """
     member = require_member(connection, context, request.group_id, request.user_id)
     group, now = member.group, context.now()
     former = taken_back.find(connection, group.group_key, request.number)
-    is_there = sent is not None and taken_back.is_stored(connection, group.group_key, request.number)
-    if former and former.taken_by == request.user_id and (former.is_erased or not is_there):
+    is_stored = facts is not None and taken_back.is_stored(connection, group.group_key, request.number)
+    if former and former.taken_by == request.user_id and (former.is_erased or not is_stored):
         return
-    if sent is None or not is_there:
+    if facts is None or not is_stored:
         raise NotFoundError("no such message")
-    _require_seen(connection, group, request.number, sent, context.clock.moment())
-    is_own = sent.sender_id == request.user_id
+    _require_seen(connection, group, request.number, facts, context.clock.moment())
+    is_own = facts.sender_id == request.user_id
     if not is_own and not (request.admins_may and member.role == "admin"):
         raise NotSenderError
-    if sent.is_commit:
+    if facts.is_commit:
         raise BadRequestError("a commit cannot be taken back: other members need it")
     if former:
         return
@@ -114,35 +114,35 @@ def take_back(
         return
     quotas.count_change(context.quotas, request.user_id)
     taken_back.add(connection, group.group_key, request.number, TakenBack(now, request.user_id))
-    _note(connection, member, request.number, sent, now)
+    _note(connection, member, request.number, facts, now)
 
 
 def _require_seen(
-    connection: sqlite3.Connection, group: GroupRow, number: int, sent: MessageFacts, moment: Moment
+    connection: sqlite3.Connection, group: GroupRow, number: int, facts: MessageFacts, moment: Moment
 ) -> None:
     """Raise NotFoundError unless members may see the message, possibly redacted.
 
     Raises ClockInDoubtError if only a clock in doubt hides it.
     """
     by_deleted = (
-        not sent.is_commit
-        and connection.execute(f"SELECT 1 WHERE ? IN ({DELETED_SENDERS})", (sent.sender_id,)).fetchone()
+        not facts.is_commit
+        and connection.execute(f"SELECT 1 WHERE ? IN ({DELETED_SENDERS})", (facts.sender_id,)).fetchone()
     )
     view = visibility.of_group(connection, group, moment.now)
-    is_kept = sent.is_commit and limits.keeps_commit(connection, group.group_key, number)
-    message = messages.MessageRow(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
+    is_kept = facts.is_commit and rules.keeps_commit(connection, group.group_key, number)
+    message = messages.MessageRow(number, facts.sender_id, b"", facts.created_at, is_kept, redact_at=FOREVER)
     if by_deleted or not view.at(moment.earliest).admits(message):
         raise NotFoundError("no such message")
     if not view.admits(message):
         raise ClockInDoubtError
 
 
-def _note(connection: sqlite3.Connection, member: Membership, number: int, sent: MessageFacts, now: int) -> None:
+def _note(connection: sqlite3.Connection, member: Membership, number: int, facts: MessageFacts, now: int) -> None:
     """Record the withdrawal in the audit log."""
-    is_own, name = sent.sender_id == member.user_id, users.find(connection, member.user_id)
-    details = {"sequence_num": number, "sender_id": str(UUID(bytes=sent.sender_id))}
+    is_own, user = facts.sender_id == member.user_id, users.find(connection, member.user_id)
+    details = {"sequence_num": number, "sender_id": str(UUID(bytes=facts.sender_id))}
     if not is_own:
         details["admin_id"] = str(UUID(bytes=member.user_id))
-    actor = f"{'user' if is_own else 'admin'} {name.username if name else ''}"
+    actor = f"{'user' if is_own else 'admin'} {user.username if user else ''}"
     subject = Subject(member.group.group_id, member.group.group_name)
     audit.note(connection, now, actor, AuditAction.MESSAGE_TAKEN_BACK, subject, details)

@@ -1,4 +1,4 @@
-"""Notifies readers of redactions: of messages that self-destructed for them, or were taken back."""
+"""Notifies readers of redacted messages: those that self-destructed for them, or were taken back."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ class Unannounced(NamedTuple):
 
 
 def unannounced(connection: sqlite3.Connection, context: Context) -> Unannounced:
-    """Return whether ``announce_ended`` and ``announce_taken_back`` have anything to do."""
+    """Return whether ``announce_ended`` and ``announce_taken_back`` would announce redactions."""
     are_due = timers.are_due(connection, context.now()) and not state.clock_state(connection).fault
     return Unannounced(are_due, taken_back.has_unnotified(connection))
 
@@ -49,8 +49,8 @@ def announce_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
 def announce_ended(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
     """Mark some ended timers as announced; return how many, and the redactions to publish.
 
-    An announced end is final, so nothing is announced while the clock is wrong: what a wrong clock hides from reads
-    becomes visible again once the clock is accepted. Raises UntrustedClockError.
+    An announced end is final, so nothing is announced while the clock is wrong: messages that a wrong clock hides
+    become visible again once the clock is accepted. Raises UntrustedClockError.
     """
     now = context.now()  # before the clock is checked: a jump in between must end nothing
     context.require_clock(connection)
@@ -67,7 +67,7 @@ class OpeningStream:
     """A stream that is being opened: it buffers published events, but opening it may still fail.
 
     ``published``: notes up to this one were published before the stream was registered. ``queued``: the notes of the
-    events in its buffer. ``deleted``: delivered notes of its user that were deleted meanwhile, and may have been read.
+    events in its buffer. ``deleted``: delivered notes of its user that have since been deleted, and may have been read.
     """
 
     stream: Stream
@@ -81,7 +81,7 @@ class RedactionNotifier:
 
     The store has a note for each redaction to deliver. It counts as delivered once a stream has the event, which is
     decided here, on the event loop; the note is deleted later. So each redaction is delivered once, or twice if the
-    process dies in between.
+    process crashes in between.
     """
 
     def __init__(self, events: Events) -> None:
@@ -98,9 +98,9 @@ class RedactionNotifier:
 
     def publish(self, redactions: Sequence[Redaction]) -> None:
         """Send redactions to all open streams."""
-        made: dict[tuple[bytes, int], Event] = {}
+        events: dict[tuple[bytes, int], Event] = {}
         for each in redactions:
-            event = made.setdefault((each.group_id, each.sequence_num), _event(each))
+            event = events.setdefault((each.group_id, each.sequence_num), _event(each))
             if self._events.send(each.user_id, event):
                 self._delivered[each.missed_id] = each.user_id
             for opening in self._opening.get(each.user_id, ()):
@@ -116,9 +116,9 @@ class RedactionNotifier:
         try:
             yield opening
         finally:
-            of_user = self._opening[stream.user_id]
-            of_user.remove(opening)
-            if not of_user:
+            openings = self._opening[stream.user_id]
+            openings.remove(opening)
+            if not openings:
                 del self._opening[stream.user_id]
 
     def catch_up(self, opening: OpeningStream, missed: Iterable[Redaction]) -> None:

@@ -18,6 +18,6 @@ def piece(connection: sqlite3.Connection, long: LongWelcome, user_id: bytes, beg
 
 
 def accept(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> None:
-    """Erase a received welcome. Raises NotFoundError, also for another user's welcome."""
+    """Erase a received welcome. Raises NotFoundError, even for another user's welcome."""
     if not welcomes.remove_received(connection, welcome_id, user_id):
         raise NotFoundError("no such welcome")

@@ -1,4 +1,4 @@
-"""Access control of the operators' listener, by the Host header and the token.
+"""Access control of the operators' listener, based on the Host header and the token.
 
 A web page can make its own name resolve to 127.0.0.1, and so reach loopback from a browser on this machine (DNS
 rebinding). So on loopback only the names of this machine are accepted in the Host header.
@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from conclave.config.admin import TOKEN, UNFIT, AdminConfig
+from conclave.config.admin import FORMAT_FAULT, TOKEN, AdminConfig
 from conclave.system.streams import is_stream
 from conclave.wire.response_head import HEADERS
 
@@ -30,10 +30,10 @@ BEARER_CHALLENGE, BASIC_CHALLENGE = (
     "Bearer",
     'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"',
 )
-"""The WWW-Authenticate challenges for programs and for browsers. Pages cannot read what a browser's dialog sends."""
+"""The WWW-Authenticate challenges for programs and for browsers. Scripts cannot read a browser's password dialog."""
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
-"""Whether the request is of an operator: it has the token, or none is configured."""
+"""Whether the request comes from an operator: it has the token, or no token is configured."""
 
 
 class TokenError(Exception):
@@ -44,17 +44,17 @@ class Guard:
     """Checks requests to the operators' listener. ``refused``: counts of rejected ones by reason."""
 
     def __init__(self, config: AdminConfig) -> None:
-        """Read the token from its file, if any. Raises TokenError."""
+        """Read the token from its file, if one is configured. Raises TokenError."""
         token = token_of(config)
         self._token = _digest(token) if token else None
-        named = {_host(each) for each in config.hosts}
-        is_checked = config.is_on_loopback or bool(named)
-        own = config.listen_address.lower()
-        self._hosts = (LOOPBACK_HOSTS | {own, f"[{own}]"} | named) if is_checked else None
+        allowed_hosts = {_host(each) for each in config.hosts}
+        is_checked = config.is_on_loopback or bool(allowed_hosts)
+        own_address = config.listen_address.lower()
+        self._hosts = (LOOPBACK_HOSTS | {own_address, f"[{own_address}]"} | allowed_hosts) if is_checked else None
         self.refused: Counter[str] = Counter(host=0, token=0)
 
     def middleware(self) -> Middleware:
-        """Return the middleware for all requests to the listener, also to unknown paths."""
+        """Return the middleware for all requests to the listener, including those to unknown paths."""
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -72,8 +72,8 @@ class Guard:
         """Return whether a request has the token, in constant time."""
         if self._token is None:
             return True
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        token = _password(given) if scheme.lower() == "basic" else given.strip()
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        token = _password(credentials) if scheme.lower() == "basic" else credentials.strip()
         return scheme.lower() in ("bearer", "basic") and hmac.compare_digest(_digest(token), self._token)
 
     def _refuse(self, reason: str, status: int, message: str, challenge: str | None = None) -> web.Response:
@@ -118,7 +118,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise TokenError(f"admin.token_file: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TokenError(f"admin.token_file: {path}: contains no token: {UNFIT}") from error
+        raise TokenError(f"admin.token_file: {path}: contains no token: {FORMAT_FAULT}") from error
     if not TOKEN.fullmatch(token):
-        raise TokenError(f"admin.token_file: {path}: {UNFIT}")
+        raise TokenError(f"admin.token_file: {path}: {FORMAT_FAULT}")
     return token

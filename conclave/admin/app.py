@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from conclave import app_keys
 from conclave.admin.access import IS_OPERATOR, Guard
-from conclave.admin.event_loop_lag import LOOK_SECONDS, LoopLag
+from conclave.admin.event_loop_lag import SAMPLE_INTERVAL_SECONDS, LoopLag
 from conclave.admin.metrics import registry
 from conclave.admin.page.actions import CleanupWorker, PageActions
 from conclave.admin.page.routes import OperatorPage
@@ -23,14 +23,14 @@ from conclave.health.parts import HealthPart
 from conclave.health.readiness import Readiness, readiness_of
 from conclave.wire.response_head import HEADERS
 
-CLIENT_APP = web.AppKey("served", web.Application)
-"""The clients' application. Its resources are open while it runs."""
+CLIENT_APP = web.AppKey("client_app", web.Application)
+"""The clients' application. While it runs, its resources are open."""
 
 LAG = web.AppKey("lag", LoopLag)
 SIZES = web.AppKey("sizes", Sizes)
 METRICS = web.AppKey("metrics", CollectorRegistry)
 SCRAPE = web.AppKey("scrape", asyncio.Lock)
-"""Held while metrics are written: one at a time."""
+"""Held during a scrape: only one runs at a time."""
 
 
 def create_admin_app(client_app: web.Application, guard: Guard, worker: CleanupWorker | None = None) -> web.Application:
@@ -42,7 +42,7 @@ def create_admin_app(client_app: web.Application, guard: Guard, worker: CleanupW
     app[SIZES] = sizes = Sizes(client_app)
     app[METRICS] = registry(client_app, lag, sizes, guard)
     app[SCRAPE] = asyncio.Lock()
-    app.cleanup_ctx.append(_measuring)
+    app.cleanup_ctx.append(_measure_lag)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
@@ -50,9 +50,9 @@ def create_admin_app(client_app: web.Application, guard: Guard, worker: CleanupW
     return app
 
 
-async def _measuring(app: web.Application) -> AsyncIterator[None]:
+async def _measure_lag(app: web.Application) -> AsyncIterator[None]:
     health = app[app_keys.HEALTH]
-    async with background.every(health, HealthPart.EVENT_LOOP_LAG, LOOK_SECONDS, app[LAG].measure):
+    async with background.every(health, HealthPart.EVENT_LOOP_LAG, SAMPLE_INTERVAL_SECONDS, app[LAG].measure):
         yield
     await app[SIZES].close()
 
@@ -67,7 +67,7 @@ async def _health(request: web.Request) -> web.Response:
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """GET /readyz: 200 if the server is ready, else 503 with the reason in a word."""
+    """GET /readyz: 200 if the server is ready, else 503 with a one-word reason."""
     client_app = request.app[CLIENT_APP]
     status = readiness_of(client_app[app_keys.HEALTH], client_app.get(app_keys.STORAGE))
     return _answer({"status": status}, is_good=status is Readiness.READY)

@@ -32,13 +32,13 @@ class FunctionCollector(Collector):
         self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as of now."""
+        """Yield the current metrics."""
         yield from self._collect()
 
 
 def registry(client_app: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
     """Return a registry with all metrics. ``client_app``: the clients' application."""
-    made = CollectorRegistry()
+    collectors = CollectorRegistry()
     for each in (
         lambda: _server(client_app, guard),
         lambda: _requests(client_app),
@@ -50,8 +50,8 @@ def registry(client_app: web.Application, lag: LoopLag, sizes: Sizes, guard: Gua
         lambda: _sizes(sizes),
         _process,
     ):
-        made.register(FunctionCollector(each))
-    return made
+        collectors.register(FunctionCollector(each))
+    return collectors
 
 
 def _server(client_app: web.Application, guard: Guard) -> Iterator[Metric]:
@@ -64,50 +64,48 @@ def _server(client_app: web.Application, guard: Guard) -> Iterator[Metric]:
     for part in HealthPart:
         faults.add_metric([part], part in faulty)
     yield faults
-    used = "Memory of responses that are being sent, in bytes."
-    yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
-    limit = "The limit of the memory of such responses, in bytes."
-    yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
-    cut_off = "Responses aborted because of their memory, by limit: of the account, or the total."
-    yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
-    if ends := client_app[app_keys.HEALTH].certificate_ends:
-        text = "When the certificate in use expires."
-        yield GaugeMetricFamily("conclave_certificate_end_timestamp_seconds", text, ends)
-    refused = "Rejected requests to the operators' listener, by reason."
-    yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
+    help_text = "Memory of responses that are being sent, in bytes."
+    yield GaugeMetricFamily("conclave_response_memory_used_bytes", help_text, budget.used)
+    help_text = "The memory limit of responses that are being sent, in bytes."
+    yield GaugeMetricFamily("conclave_response_memory_limit_bytes", help_text, budget.size)
+    help_text = "Responses aborted because of their memory, by the limit exceeded: the account's, or the total."
+    yield _counters("conclave_responses_cut_off", help_text, "reason", dict(budget.cut_off))
+    if expires_at := client_app[app_keys.HEALTH].certificate_ends:
+        help_text = "When the certificate in use expires."
+        yield GaugeMetricFamily("conclave_certificate_end_timestamp_seconds", help_text, expires_at)
+    help_text = "Rejected requests to the operators' listener, by reason."
+    yield _counters("conclave_admin_refused", help_text, "reason", dict(guard.refused))
 
 
 def _requests(client_app: web.Application) -> Iterator[Metric]:
-    taken = client_app[app_keys.REQUESTS].histograms()
-    counts = CounterMetricFamily(
-        "conclave_requests", "Requests that were answered.", labels=["method", "route", "status"]
-    )
+    by_request = client_app[app_keys.REQUESTS].histograms()
+    counts = CounterMetricFamily("conclave_requests", "Answered requests.", labels=["method", "route", "status"])
     by_route: dict[tuple[str, str], list[Histogram]] = defaultdict(list)
-    for (method, route, status), each in taken.items():
+    for (method, route, status), each in by_request.items():
         counts.add_metric([method, route, str(status)], sum(each.counts))
         by_route[method, route].append(each)
     yield counts
-    took = HistogramMetricFamily(
+    durations = HistogramMetricFamily(
         "conclave_request_duration_seconds", "How long requests took.", labels=["method", "route"]
     )
     for (method, route), histograms in by_route.items():
-        _add(took, [method, route], merge_histograms(histograms))
-    yield took
+        _add(durations, [method, route], merge_histograms(histograms))
+    yield durations
 
 
 def _writes(client_app: web.Application) -> Iterator[Metric]:
     store = client_app.get(app_keys.STORE)
     if store is None:
         return
-    written = store.written
-    outcomes = "Transactions of the server, by outcome."
-    yield _counters("conclave_write_transactions", outcomes, "outcome", dict(written.outcomes))
-    yield _histogram("conclave_writes_per_transaction", "Writes in one transaction.", written.sizes)
-    waits = "How long transactions waited for the database's write lock."
-    yield _histogram("conclave_write_lock_wait_seconds", waits, written.lock_waits)
-    yield _histogram("conclave_commit_duration_seconds", "How long commits took.", written.commits)
-    waiting = "Writes waiting for the next transaction."
-    yield GaugeMetricFamily("conclave_writes_waiting", waiting, store.writes_waiting)
+    statistics = store.written
+    help_text = "Transactions of the server, by outcome."
+    yield _counters("conclave_write_transactions", help_text, "outcome", dict(statistics.outcomes))
+    yield _histogram("conclave_writes_per_transaction", "Writes in one transaction.", statistics.sizes)
+    help_text = "How long transactions waited for the database's write lock."
+    yield _histogram("conclave_write_lock_wait_seconds", help_text, statistics.lock_waits)
+    yield _histogram("conclave_commit_duration_seconds", "How long commits took.", statistics.commits)
+    help_text = "Writes waiting for the next transaction."
+    yield GaugeMetricFamily("conclave_writes_waiting", help_text, store.writes_waiting)
 
 
 def _streams(client_app: web.Application) -> Iterator[Metric]:
@@ -115,24 +113,24 @@ def _streams(client_app: web.Application) -> Iterator[Metric]:
     backlog = events.backlog()
     yield GaugeMetricFamily("conclave_streams", "Open event streams.", events.wheel.size)
     yield GaugeMetricFamily("conclave_stream_events_waiting", "Events queued for slow clients.", backlog.events)
-    longest = "Events queued for the slowest client."
-    yield GaugeMetricFamily("conclave_stream_events_waiting_max", longest, backlog.longest)
-    lost = "Events dropped because their client was too slow."
-    yield CounterMetricFamily("conclave_stream_events_dropped", lost, events.lost)
+    help_text = "Events queued for the slowest client."
+    yield GaugeMetricFamily("conclave_stream_events_waiting_max", help_text, backlog.longest)
+    help_text = "Events dropped because their client was too slow."
+    yield CounterMetricFamily("conclave_stream_events_dropped", help_text, events.lost)
 
 
 def _closed(client_app: web.Application) -> Iterator[Metric]:
     counts = client_app[app_keys.CLOSED_CONNECTIONS]
-    closed = "Connections of clients that the server closed or refused, by reason."
-    yield _counters("conclave_connections_closed", closed, "reason", dict(counts))
+    help_text = "Connections of clients that the server closed or refused, by reason."
+    yield _counters("conclave_connections_closed", help_text, "reason", dict(counts))
 
 
 def _loop(lag: LoopLag) -> Iterator[Metric]:
     yield _histogram(
         "conclave_event_loop_lag_seconds", "The lag of the event loop, measured four times a second.", lag.lags
     )
-    worst = "The maximum lag of the event loop in the last one to two minutes."
-    yield GaugeMetricFamily("conclave_event_loop_lag_max_seconds", worst, lag.worst)
+    help_text = "The maximum lag of the event loop in the last one to two minutes."
+    yield GaugeMetricFamily("conclave_event_loop_lag_max_seconds", help_text, lag.worst)
 
 
 def _cleanup(client_app: web.Application) -> Iterator[Metric]:
@@ -143,84 +141,88 @@ def _cleanup(client_app: web.Application) -> Iterator[Metric]:
     for (job, outcome), count in dict(health.runs).items():
         runs.add_metric([job, outcome], count)
     yield runs
-    deleted = "Deletions of these runs, by rule."
-    yield _counters("conclave_cleanup_deleted", deleted, "rule", dict(health.deleted))
-    returned = "Bytes that these runs returned to the disk, by tier."
-    yield _counters("conclave_cleanup_returned_bytes", returned, "tier", dict(health.returned))
-    archived = "Messages that these runs moved to the archive."
-    yield CounterMetricFamily("conclave_cleanup_archived_messages", archived, health.archived)
-    seconds = "Seconds that these runs took."
-    yield _counters("conclave_cleanup_run_seconds", seconds, "purge_job", dict(health.run_seconds))
+    help_text = "Deletions by cleanup runs, by rule."
+    yield _counters("conclave_cleanup_deleted", help_text, "rule", dict(health.deleted))
+    help_text = "Bytes that cleanup runs returned to the disk, by tier."
+    yield _counters("conclave_cleanup_returned_bytes", help_text, "tier", dict(health.returned))
+    help_text = "Messages that cleanup runs moved to the archive."
+    yield CounterMetricFamily("conclave_cleanup_archived_messages", help_text, health.archived)
+    help_text = "The total duration of cleanup runs, in seconds."
+    yield _counters("conclave_cleanup_run_seconds", help_text, "purge_job", dict(health.run_seconds))
     yield from _last_runs(health)
     intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    names = {scope.name: interval for scope, interval in intervals}
-    interval = "Seconds from the start of one run of a job to the start of the next."
-    yield _gauges("conclave_cleanup_interval_seconds", interval, "purge_job", names)
-    succeeded = "When the last successful run of a job ended; 0: none since the server started."
-    ended = dict.fromkeys(names, 0) | dict(health.succeeded)
-    yield _gauges("conclave_cleanup_last_success_timestamp_seconds", succeeded, "purge_job", ended)
+    interval_by_job = {scope.name: every for scope, every in intervals}
+    help_text = "Seconds from the start of one run of a job to the start of the next."
+    yield _gauges("conclave_cleanup_interval_seconds", help_text, "purge_job", interval_by_job)
+    help_text = "When the last successful run of a job ended; 0: none since the server started."
+    success_times = dict.fromkeys(interval_by_job, 0) | dict(health.succeeded)
+    yield _gauges("conclave_cleanup_last_success_timestamp_seconds", help_text, "purge_job", success_times)
     yield from _worker(health)
-    ends = "How often the cleanup worker ended unexpectedly and was restarted."
-    yield CounterMetricFamily("conclave_cleanup_worker_ends", ends, health.worker_ends)
-    held = (health.last_run or {}).get("held", 0)
-    yield GaugeMetricFamily("conclave_held_messages", "Messages that would be erased without legal holds.", held)
+    help_text = "Unexpected ends of the cleanup worker, after which it was restarted."
+    yield CounterMetricFamily("conclave_cleanup_worker_ends", help_text, health.worker_ends)
+    held_messages = (health.last_run or {}).get("held", 0)
+    yield GaugeMetricFamily(
+        "conclave_held_messages", "Messages that would be erased without legal holds.", held_messages
+    )
     overdue = health.overdue
-    groups = "Groups with overdue messages, at the last check."
-    yield GaugeMetricFamily("conclave_overdue_groups", groups, overdue.groups)
-    first = "For how long the first of these messages has been due."
-    yield GaugeMetricFamily("conclave_overdue_seconds", first, overdue.seconds)
+    help_text = "Groups with overdue messages, at the last check."
+    yield GaugeMetricFamily("conclave_overdue_groups", help_text, overdue.groups)
+    help_text = "How long the oldest overdue messages have been due, in seconds."
+    yield GaugeMetricFamily("conclave_overdue_seconds", help_text, overdue.seconds)
 
 
 def _worker(health: Health) -> Iterator[Metric]:
-    text = "1 for the state of the cleanup worker. It is asleep between runs that are far apart."
-    doing = health.cleanup
-    yield _gauges("conclave_cleanup_worker_state", text, "state", {each: int(each is doing) for each in CleanupState})
-    starts = "Java starts of the cleanup worker."
-    yield CounterMetricFamily("conclave_cleanup_java_starts", starts, health.java_starts)
-    seconds = "How long the last start of Java took; 0: none since the server started."
-    yield GaugeMetricFamily("conclave_cleanup_java_start_seconds", seconds, health.java_start_seconds)
-    text = "When the next cleanup run begins; 0: unknown, for example during a run."
-    yield GaugeMetricFamily("conclave_cleanup_next_run_timestamp_seconds", text, round(health.next_run_at or 0))
+    help_text = "1 for the state of the cleanup worker. In the state asleep its process is stopped until the next run."
+    state = health.cleanup
+    yield _gauges(
+        "conclave_cleanup_worker_state", help_text, "state", {each: int(each is state) for each in CleanupState}
+    )
+    help_text = "Java starts of the cleanup worker."
+    yield CounterMetricFamily("conclave_cleanup_java_starts", help_text, health.java_starts)
+    help_text = "How long the last start of Java took; 0: none since the server started."
+    yield GaugeMetricFamily("conclave_cleanup_java_start_seconds", help_text, health.java_start_seconds)
+    help_text = "When the next cleanup run begins; 0: unknown, for example during a run."
+    yield GaugeMetricFamily("conclave_cleanup_next_run_timestamp_seconds", help_text, round(health.next_run_at or 0))
 
 
 def _last_runs(health: Health) -> Iterator[Metric]:
-    last = dict(health.last_runs)
-    ended = {job: report["finished_at"] for job, report in last.items()}
-    text = "When the last run of a job ended."
-    yield _gauges("conclave_cleanup_last_end_timestamp_seconds", text, "purge_job", ended)
-    took = {job: report["finished_at"] - report["started_at"] for job, report in last.items()}
-    text = "How long the last run of a job took."
-    yield _gauges("conclave_cleanup_last_duration_seconds", text, "purge_job", took)
+    reports = dict(health.last_runs)
+    end_times = {job: report["finished_at"] for job, report in reports.items()}
+    help_text = "When the last run of a job ended."
+    yield _gauges("conclave_cleanup_last_end_timestamp_seconds", help_text, "purge_job", end_times)
+    durations = {job: report["finished_at"] - report["started_at"] for job, report in reports.items()}
+    help_text = "How long the last run of a job took."
+    yield _gauges("conclave_cleanup_last_duration_seconds", help_text, "purge_job", durations)
 
 
 def _sizes(sizes: Sizes) -> Iterator[Metric]:
     """Yield the last measurements. Unknown ones are omitted: 0 would be wrong."""
-    last = sizes.last
+    measured = sizes.last
     for name, text in (("database", "The database."), ("wal", "Its write-ahead log."), ("archive", "The archive.")):
-        if name in last.files:
-            yield GaugeMetricFamily(f"conclave_{name}_bytes", f"{text} Bytes of its files.", last.files[name])
-    if last.free_pages is not None:
-        free = "Unused bytes in the database's file."
-        yield GaugeMetricFamily("conclave_database_free_bytes", free, last.free_pages)
-    if last.backup_at is not None:
-        made = "When the last backup was made, by the audit log; 0: none."
-        yield GaugeMetricFamily("conclave_backup_timestamp_seconds", made, last.backup_at)
-    if last.vault_copies is not None:
-        faults = Counter("faulty" if fault else "current" for fault in last.vault_copies.values())
+        if name in measured.files:
+            yield GaugeMetricFamily(f"conclave_{name}_bytes", f"{text} Bytes of its files.", measured.files[name])
+    if measured.free_pages is not None:
+        help_text = "Unused bytes in the database's file."
+        yield GaugeMetricFamily("conclave_database_free_bytes", help_text, measured.free_pages)
+    if measured.backup_at is not None:
+        help_text = "When the last backup was made, according to the audit log; 0: none."
+        yield GaugeMetricFamily("conclave_backup_timestamp_seconds", help_text, measured.backup_at)
+    if measured.vault_copies is not None:
+        faults = Counter("faulty" if fault else "current" for fault in measured.vault_copies.values())
         copies = dict.fromkeys(("current", "faulty"), 0) | faults
         yield _gauges("conclave_vault_copies", "Configured copies of the vault.", "state", copies)
-    if last.dead is not None:
-        dead = "Erased messages that use space in the archive's files until it is reclaimed."
-        yield GaugeMetricFamily("conclave_archive_dead_messages", dead, last.dead)
-    free_disk = {place: free for place, (free, _) in last.disks.items()}
-    whole_disk = {place: whole for place, (_, whole) in last.disks.items()}
-    yield _gauges("conclave_disk_free_bytes", "Free bytes of the file system of this place.", "place", free_disk)
-    yield _gauges("conclave_disk_size_bytes", "Bytes of the file system of this place.", "place", whole_disk)
-    memory = "Resident memory of the cleanup worker and its Java process."
-    yield _gauges("conclave_cleanup_resident_memory_bytes", memory, "process", last.memory)
-    if last.taken_at:
-        age = "The age of the measured sizes. If it grows, a disk does not answer."
-        yield GaugeMetricFamily("conclave_sizes_age_seconds", age, sizes.age)
+    if measured.dead is not None:
+        help_text = "Erased messages that use space in the archive's files until it is reclaimed."
+        yield GaugeMetricFamily("conclave_archive_dead_messages", help_text, measured.dead)
+    free_bytes = {place: available for place, (available, _) in measured.disks.items()}
+    disk_sizes = {place: size for place, (_, size) in measured.disks.items()}
+    yield _gauges("conclave_disk_free_bytes", "Free bytes of the place's file system.", "place", free_bytes)
+    yield _gauges("conclave_disk_size_bytes", "The size of the place's file system, in bytes.", "place", disk_sizes)
+    help_text = "Resident memory of the cleanup worker and its Java process."
+    yield _gauges("conclave_cleanup_resident_memory_bytes", help_text, "process", measured.memory)
+    if measured.taken_at:
+        help_text = "The age of the measured sizes. If it grows, a disk is not responding."
+        yield GaugeMetricFamily("conclave_sizes_age_seconds", help_text, sizes.age)
 
 
 def _process() -> Iterator[Metric]:
@@ -232,23 +234,23 @@ def _process() -> Iterator[Metric]:
 
 
 def _counters(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-    made = CounterMetricFamily(name, text, labels=[label])
+    metric = CounterMetricFamily(name, text, labels=[label])
     for value, count in values.items():
-        made.add_metric([value], count)
-    return made
+        metric.add_metric([value], count)
+    return metric
 
 
 def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-    made = GaugeMetricFamily(name, text, labels=[label])
+    metric = GaugeMetricFamily(name, text, labels=[label])
     for value, number in values.items():
-        made.add_metric([value], number)
-    return made
+        metric.add_metric([value], number)
+    return metric
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    made = HistogramMetricFamily(name, text, labels=[])
-    _add(made, [], histogram)
-    return made
+    metric = HistogramMetricFamily(name, text, labels=[])
+    _add(metric, [], histogram)
+    return metric
 
 
 def _add(to: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:

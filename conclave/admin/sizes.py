@@ -1,7 +1,7 @@
 """Measures file sizes, free disk space, and the memory of the cleanup worker and its Java process.
 
 Measuring may be slow or hang, so it is done in a thread, on request, at most every few seconds. If a disk does not
-answer within a second, the last values are used, with their age.
+respond within a second, the last values are used, with their age.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction
 
 FRESH_SECONDS = 5.0
-"""The time for which values are reused."""
+"""How long values are reused."""
 
 WAIT_SECONDS = 1.0
 """The longest wait for new values."""
@@ -45,7 +45,7 @@ class Measurements:
     """The measured values, in bytes."""
 
     taken_at: float = 0.0
-    """By the monotonic clock; 0 before the first measurement."""
+    """Seconds of the monotonic clock; 0 before the first measurement."""
     files: dict[str, int] = field(default_factory=dict)
     """Sizes by kind of file."""
     disks: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Measurements:
     """When the last backup was made, Unix seconds; 0: none; None: unknown."""
 
 
-_OF_STORE = ("free_pages", "vault_copies", "dead", "backup_at")
+_STORE_VALUES = ("free_pages", "vault_copies", "dead", "backup_at")
 """The values that are read from the store, not from files."""
 
 
@@ -71,7 +71,7 @@ class Sizes:
     def __init__(self, client_app: web.Application) -> None:
         """``client_app``: the clients' application."""
         self.last = Measurements()
-        self._served = client_app
+        self._client_app = client_app
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sizes")
         self._task: asyncio.Task[None] | None = None
         self._next_walk = 0.0
@@ -101,26 +101,26 @@ class Sizes:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _measure(self) -> None:
-        loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
-        found = await loop.run_in_executor(self._thread, self._measure_files, worker)
-        former = self.last
+        loop, worker = asyncio.get_running_loop(), self._client_app[app_keys.HEALTH].worker
+        measured = await loop.run_in_executor(self._thread, self._measure_files, worker)
+        previous = self.last
         self.last = replace(
-            found,
-            **{name: getattr(former, name) for name in _OF_STORE},
+            measured,
+            **{name: getattr(previous, name) for name in _STORE_VALUES},
         )
-        if self._served[app_keys.HEALTH].phase is Phase.SERVING:
-            # Health reports errors of the store. ValueError: the store was closed meanwhile.
+        if self._client_app[app_keys.HEALTH].phase is Phase.SERVING:
+            # Health reports errors of the store. ValueError: the store has been closed.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                stored = await self._served[app_keys.STORE].read(_of_store)
-                copies = await loop.run_in_executor(self._thread, self._copies)
-                self.last = replace(self.last, vault_copies=copies, **stored)
+                store_values = await self._client_app[app_keys.STORE].read(_read_store)
+                vault_copies = await loop.run_in_executor(self._thread, self._copy_faults)
+                self.last = replace(self.last, vault_copies=vault_copies, **store_values)
 
-    def _copies(self) -> dict[str, str]:
-        config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
+    def _copy_faults(self) -> dict[str, str]:
+        config, keys = self._client_app[app_keys.CONFIG], self._client_app[app_keys.STORE].open_keys()
         return {str(each): keyring.copy_fault(each, keys, config.ledger_path) for each in config.vault_copies}
 
     def _measure_files(self, worker: int | None) -> Measurements:
-        config = self._served[app_keys.CONFIG]
+        config = self._client_app[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
         places = {"database": database.parent, "data": config.data, "archive": config.archive_path}
@@ -130,28 +130,29 @@ class Sizes:
         return Measurements(time.monotonic(), files, disks, group_memory(worker) if worker else {})
 
     def _archive_bytes(self, folder: Path) -> int:
-        began = time.monotonic()
-        if began >= self._next_walk:
+        start = time.monotonic()
+        if start >= self._next_walk:
             self._archive = sum(_file_sizes(folder))
-            ended = time.monotonic()
-            self._next_walk = ended + max(WALK_SECONDS, WALK_SHARE * (ended - began))
+            end = time.monotonic()
+            self._next_walk = end + max(WALK_SECONDS, WALK_SHARE * (end - start))
         return self._archive
 
 
 def group_memory(leader: int) -> dict[str, int]:
-    """Return the resident bytes of a process group: of Java, and of all others.
+    """Return the resident bytes of a process group, separately for Java and all other processes.
 
-    ``leader``: the id of the group, that of the cleanup worker. Empty on systems other than Linux.
+    ``leader``: the id of the group, which is the process id of the cleanup worker. Empty on systems
+    other than Linux.
     """
-    found: dict[str, int] = {}
+    resident_bytes: dict[str, int] = {}
     with suppress(OSError):
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 command, group, resident = _process(folder)
                 if group == leader:
                     kind = "java" if command == "java" else "worker"
-                    found[kind] = found.get(kind, 0) + resident
-    return found
+                    resident_bytes[kind] = resident_bytes.get(kind, 0) + resident
+    return resident_bytes
 
 
 def _process(folder: Path) -> tuple[str, int, int]:
@@ -164,7 +165,7 @@ def _process(folder: Path) -> tuple[str, int, int]:
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
 
 
-def _of_store(connection: sqlite3.Connection) -> dict[str, Any]:
+def _read_store(connection: sqlite3.Connection) -> dict[str, Any]:
     """Read the values of the store."""
     return {
         "free_pages": _free_bytes(connection),
@@ -183,14 +184,14 @@ def _free_bytes(connection: sqlite3.Connection) -> int:
 def _disk(folder: Path) -> tuple[int, int] | None:
     """Return the free and total bytes of a folder's file system; None if the folder does not exist."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
 
 def _file_sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of every file below ``folder``; 0 for files deleted meanwhile."""
+    """Yield the size of every file below ``folder``; 0 for files that were deleted in between."""
     for root, _, names in os.walk(folder):
         for name in names:
             yield file_size(Path(root, name))

@@ -20,13 +20,13 @@ async def register(request: web.Request) -> web.Response:
     token_hash = await _require_open(request, body.registration_token)
     await read_action(request, accounts.require_free, body.username)
     password_hash = await app[app_keys.THROTTLE].hash_for_account(request, body.password)
-    opened = body.username, password_hash, body.alias, token_hash
-    user_id = await run_action(request, accounts.register, app[app_keys.CONTEXT], *opened)
+    account = body.username, password_hash, body.alias, token_hash
+    user_id = await run_action(request, accounts.register, app[app_keys.CONTEXT], *account)
     return reply(request, {"user_id": user_id})
 
 
 async def _require_open(request: web.Request, token: str) -> bytes | None:
-    """Return the hash of ``token`` if it is a stored registration token; None if none is needed.
+    """Return the hash of ``token`` if it is a stored registration token; None if no token is needed.
 
     A valid registration token, from the settings or the store, permits registration even while it is closed. Clients do
     not learn why a token is invalid. Raises ForbiddenError or TooManyRequestsError.
@@ -38,13 +38,13 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
     if not token:
         raise ForbiddenError("registration needs a registration token")
     # Hashes are compared, so that the time does not reveal the token's length.
-    offered = tokens.token_hash(token)
-    expected = tokens.token_hash(config.registration_token or "")
+    token_hash = tokens.token_hash(token)
+    configured_hash = tokens.token_hash(config.registration_token or "")
     with app[app_keys.THROTTLE].registration_attempt(request):
-        if hmac.compare_digest(expected, offered):
+        if hmac.compare_digest(configured_hash, token_hash):
             return None
-        if await read_action(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
-            return offered
+        if await read_action(request, registration_tokens.is_alive, token_hash, app[app_keys.CONTEXT].now()):
+            return token_hash
         raise ForbiddenError("wrong registration token")
 
 
@@ -52,8 +52,8 @@ async def login(request: web.Request) -> web.Response:
     """POST /login: Start a session."""
     app = request.app
     body = await read_body(request, Login)
-    known = await read_action(request, accounts.credentials, body.username)
-    user_id, password_hash = known or (b"", "")
+    credentials = await read_action(request, accounts.credentials, body.username)
+    user_id, password_hash = credentials or (b"", "")
     await app[app_keys.THROTTLE].require_match(request, body.username, password_hash, body.password)
     token = tokens.new_token(request[FORMAT])
     await run_action(request, accounts.login, app[app_keys.CONTEXT], user_id, password_hash, tokens.token_hash(token))
@@ -77,9 +77,9 @@ async def update(request: web.Request) -> web.Response:
 async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
-    former = await _require_password(request, body.current_password)
-    new = await request.app[app_keys.THROTTLE].hash_new_password(request, body.new_password)
-    await run_action(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
+    former_hash = await _require_password(request, body.current_password)
+    new_hash = await request.app[app_keys.THROTTLE].hash_new_password(request, body.new_password)
+    await run_action(request, accounts.change_password, request[tokens.CALLER].user_id, former_hash, new_hash)
     return reply_empty(request)
 
 
@@ -92,13 +92,15 @@ async def reset(request: web.Request) -> web.Response:
 async def delete(request: web.Request) -> web.Response:
     """POST /delete-account: Delete the caller's account."""
     body = await read_body(request, DeleteAccount)
-    stored = await _require_password(request, body.password)
-    await run_action(request, accounts.delete, request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id, stored)
+    password_hash = await _require_password(request, body.password)
+    await run_action(
+        request, accounts.delete, request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id, password_hash
+    )
     return reply_empty(request)
 
 
 async def _require_password(request: web.Request, password: str) -> str:
     """Return the stored hash of the caller's password. Raises PasswordWrongError or TooManyRequestsError."""
-    username, stored = await read_action(request, accounts.own_credentials, request[tokens.CALLER].user_id)
-    await request.app[app_keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
-    return stored
+    username, password_hash = await read_action(request, accounts.own_credentials, request[tokens.CALLER].user_id)
+    await request.app[app_keys.THROTTLE].require_match(request, username, password_hash, password, PasswordWrongError)
+    return password_hash

@@ -28,25 +28,25 @@ async def run_action(request: web.Request, action: Action[P, T], *args: P.args, 
 async def change_group(request: web.Request, group_id: bytes, changes: GroupChanges) -> None:
     """Change a group, see ``groups.update``. Messages that the former policy has hidden stay hidden."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
-    of_policy = request.app[app_keys.STORE].policy_change()
+    policy_change = request.app[app_keys.STORE].policy_change()
     try:
-        await run_action(request, groups.update, context, group_id, user_id, changes, of_policy)
+        await run_action(request, groups.update, context, group_id, user_id, changes, policy_change)
     finally:
-        is_marked = of_policy.end(context.clock.moment().earliest)
+        is_marked = policy_change.end(context.clock.moment().earliest)
     if not is_marked:
         await request.app[app_keys.CLOCK_WATCH].try_record()  # the change itself is committed
 
 
 async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> MessageTotals:
-    """Return which messages would expire at once by ``changes`` to a group, see ``Rehearsals.of_change``.
+    """Return how many messages ``changes`` to a group would expire at once, see ``Rehearsals.of_change``.
 
-    Raises TokenExpiredError if the session has ended while this waited for its turn, which may take long.
+    Raises TokenExpiredError if the session has ended while this waited for its turn.
     """
     app = request.app
     async with app[app_keys.CLOCK_WATCH].recording_faults():
-        found = await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
+        totals = await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
     await request[RECHECK_SESSION]()
-    return found
+    return totals
 
 
 async def read_action(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -12,7 +12,7 @@ from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/commit: Store a commit, the group info, and the MLS id, as far as given."""
+    """POST /groups/{group_id}/commit: Store a commit, group info, and an MLS id, each if present."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
@@ -36,5 +36,5 @@ async def external_join(request: web.Request) -> web.Response:
 async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    stored = await read_action(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
-    return reply(request, {"group_info": stored})
+    info = await read_action(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
+    return reply(request, {"group_info": info})

@@ -58,11 +58,11 @@ _LIBRARY = {
 
 async def document(request: web.Request) -> web.StreamResponse:
     """GET /openapi.json: This document."""
-    app, wanted = request.app, read_query(request, Describe)
-    formats = (Format.JSON,) if wanted.format else tuple(Format)
+    app, query = request.app, read_query(request, Describe)
+    formats = (Format.JSON,) if query.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
-    written = _document(endpoints, app[app_keys.CONFIG].auth_header, formats)
-    return reply_shared(request, written, "application/json")
+    pieces = _document(endpoints, app[app_keys.CONFIG].auth_header, formats)
+    return reply_shared(request, pieces, "application/json")
 
 
 async def page(_: web.Request) -> web.Response:
@@ -87,8 +87,8 @@ async def asset(request: web.Request) -> web.StreamResponse:
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
     file = _read(name)
-    kept = matches_etag(request, file.tag.value)
-    response = web.Response(status=304) if kept else reply_shared(request, file.pieces, _LIBRARY[name])
+    is_current = matches_etag(request, file.tag.value)
+    response = web.Response(status=304) if is_current else reply_shared(request, file.pieces, _LIBRARY[name])
     response.headers.update(headers)
     response.etag = file.tag
     return response
@@ -109,7 +109,7 @@ def _document(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[
 
 def _library() -> Path:
     """Return the folder of the library's files, without importing its package and Flask."""
-    found = find_spec("flask_swagger_ui")
-    assert found  # noqa: S101 - a dependency
-    assert found.origin  # noqa: S101 - a package with a file
-    return Path(found.origin).with_name("dist")
+    spec = find_spec("flask_swagger_ui")
+    assert spec  # noqa: S101 - a dependency
+    assert spec.origin  # noqa: S101 - a package with a file
+    return Path(spec.origin).with_name("dist")

@@ -16,9 +16,9 @@ from conclave.wire.stream_connection import StreamConnection, StreamHead, event_
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """GET /events: Listen to what happens in the caller's groups.
+    """GET /events: Stream the events of the caller's groups.
 
-    The first events are those of messages that were redacted for the caller while no stream was open. The stream stays
+    First come the events of messages that were redacted for the caller while no stream was open. The stream stays
     open until the client disconnects, the session ends, or the server stops. An open stream keeps its session in use.
     """
     events, notifier, caller = (
@@ -28,25 +28,25 @@ async def stream(request: web.Request) -> web.StreamResponse:
     )
     encoder = event_encoder(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = StreamConnection(events, caller.user_id, caller.session_id, encoder), StreamHead()
-    with ExitStack() as following, ExitStack() as undo:
+    with ExitStack() as on_exit, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
-        coming = following.enter_context(notifier.opening(listener))
+        pending_stream = on_exit.enter_context(notifier.opening(listener))
         # The stream is notified of the session's end only from here on: it may have ended since authentication.
-        missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
-        if missed is None:
+        missed_redactions = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
+        if missed_redactions is None:
             raise TokenExpiredError
         await response.prepare(request)
-        notifier.catch_up(coming, missed)
+        notifier.catch_up(pending_stream, missed_redactions)
         listener.begin(request)
-        notifier.opened(coming)
+        notifier.opened(pending_stream)
         undo.pop_all()
     return response
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format in the query, or else that of the session's token."""
-    named = read_query(request, Listen).format
-    if named:
-        return Format[named.upper()]
+    """Return the format that the query names, or else the format of the session's token."""
+    name = read_query(request, Listen).format
+    if name:
+        return Format[name.upper()]
     return response_format("", "", tokens.require_token(request)[-1:])

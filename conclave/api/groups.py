@@ -19,7 +19,7 @@ from conclave.wire.schemas.base import Paging
 from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGroup
 
 MEMBER_BYTES = 31
-"""In protobuf a member takes at most 31 bytes besides its texts: an id of 16, field numbers and lengths."""
+"""In protobuf a member takes at most 31 bytes besides its texts: the id has 16, field numbers and lengths the rest."""
 
 GROWTH_BYTES, GROWTH_DIVISOR = 8 * 1024, 64
 """The texts of a group's members may grow by 8 KiB, and by a 64th, while they are written."""
@@ -43,10 +43,10 @@ async def _write(request: web.Request, writer: ListWriter, long: LongGroup) -> A
     """Write a group with many members."""
     last, size = await _measure(request, long) if request[FORMAT] is Format.PROTOBUF else (MAX_NUMBER, 0)
     item = LongList(writer, results.GroupDetails, {**vars(long.group), "members": []}, "members", size)
-    written, part = item.begin(), await read_action_again(request, groups.list_members, long, last, next_span(None))
+    prefix, part = item.begin(), await read_action_again(request, groups.list_members, long, last, next_span(None))
     while True:
-        yield written + item.items(part.items)
-        written = b""
+        yield prefix + item.items(part.items)
+        prefix = b""
         if part.is_end:
             break
         part = await read_action_again(request, groups.list_members, long, last, next_span(part))
@@ -57,10 +57,10 @@ async def _measure(request: web.Request, long: LongGroup) -> tuple[int, int]:
     """Return the key of a group's last member, and an upper bound of the bytes of all members in protobuf."""
     last = size = 0
     while True:
-        measured = await read_action_again(request, groups.measure_members, long, last)
-        if measured.last is None:
+        totals = await read_action_again(request, groups.measure_members, long, last)
+        if totals.last is None:
             return last, size + GROWTH_BYTES + size // GROWTH_DIVISOR
-        last, size = measured.last, size + measured.text_bytes + measured.count * MEMBER_BYTES
+        last, size = totals.last, size + totals.text_bytes + totals.count * MEMBER_BYTES
 
 
 async def list_public(request: web.Request) -> web.StreamResponse:
@@ -72,7 +72,7 @@ async def list_public(request: web.Request) -> web.StreamResponse:
 async def update(request: web.Request) -> web.Response:
     """PATCH /groups/{group_id}: Change a group, all or nothing.
 
-    The response says which messages expire at once by the change. With `dry_run` nothing changes.
+    The response says how many messages the change makes expire at once. With `dry_run` nothing changes.
     """
     group_id = path_id(request, "group_id")
     body = await read_body(request, UpdateGroup)
@@ -83,11 +83,11 @@ async def update(request: web.Request) -> web.Response:
         message_expiry_seconds=body.message_expiry_seconds if body.update_message_expiry else None,
         min_lifetime_seconds=body.min_lifetime_seconds if body.update_min_lifetime else None,
     )
-    is_counted = body.dry_run or changes.concern_retention
-    expiring = await rehearse(request, group_id, changes) if is_counted else NOTHING
+    needs_rehearsal = body.dry_run or changes.concern_retention
+    totals = await rehearse(request, group_id, changes) if needs_rehearsal else NOTHING
     if not body.dry_run:
         await change_group(request, group_id, changes)
-    return reply(request, {"messages_expiring": expiring.messages, "oldest_expiring": expiring.oldest})
+    return reply(request, {"messages_expiring": totals.messages, "oldest_expiring": totals.oldest})
 
 
 async def delete(request: web.Request) -> web.Response:

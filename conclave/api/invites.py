@@ -15,10 +15,10 @@ async def escrow(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/escrow-invite: Invite a user, and store the commit and the welcome."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, EscrowInvite)
-    carried = [body.commit_message, body.welcome_message, body.group_info]
-    await request.app[app_keys.SENDING].prepare(group_id, user_id, sum(map(len, carried)))
+    payloads = [body.commit_message, body.welcome_message, body.group_info]
+    await request.app[app_keys.SENDING].prepare(group_id, user_id, sum(map(len, payloads)))
     await run_action(
-        request, invites.escrow, request.app[app_keys.CONTEXT], group_id, user_id, body.invitee_id, carried
+        request, invites.escrow, request.app[app_keys.CONTEXT], group_id, user_id, body.invitee_id, payloads
     )
     return reply_empty(request)
 

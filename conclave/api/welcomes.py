@@ -27,12 +27,12 @@ async def list_own(request: web.Request) -> web.StreamResponse:
 async def _write(request: web.Request, writer: ListWriter, long: LongWelcome) -> AsyncIterator[bytes]:
     """Write a welcome with a long body."""
     item = LongBytes(writer, results.WelcomeInfo, long.welcome, "welcome_message", long.size)
-    written = item.begin()
+    prefix = item.begin()
     for begin in range(0, long.size, PIECE_BYTES):
         user_id, size = request[tokens.CALLER].user_id, min(PIECE_BYTES, long.size - begin)
-        written += item.part(await read_action_again(request, welcomes.piece, long, user_id, begin, size))
-        yield written
-        written = b""
+        prefix += item.part(await read_action_again(request, welcomes.piece, long, user_id, begin, size))
+        yield prefix
+        prefix = b""
     yield item.end()
 
 

@@ -1,42 +1,46 @@
-"""Makes one line of the errors of the archive's libraries. Pure."""
+"""Formats errors of the archive's libraries as one line. Pure functions."""
 
 import re
 
 ADVICE = ": see docs/operations/archive.md#a-damaged-file"
-"""Where it says what to do about a file that is not as it was written."""
+"""Appended to errors about damaged files. The page describes the remedy."""
 
 _CAUSE = re.compile(r"Caused by: (?:java\.(?:io|nio\.file)|org\.apache\.parquet)\.(?:\w+\.)*(\w+): ([^\n]+)")
-"""A cause in an error of Java. If the disk is to blame, or a file is damaged, the last cause says so."""
+"""A cause in a Java error. The last cause names a disk error or a damaged file."""
 
 _DAMAGED = "page integrity"
-"""How Parquet calls it if a page of a file does not have its checksum."""
+"""Part of Parquet's error for a page with a wrong checksum."""
 
-_OF_JAVA = re.compile(r"An error occurred while calling \S+\n: (?:[\w.$]+: )?([^\n]+)")
-"""How py4j begins to tell of an error of Java: what was called, then the error's class and text."""
+_JAVA_ERROR = re.compile(r"An error occurred while calling \S+\n: (?:[\w.$]+: )?([^\n]+)")
+"""The start of a py4j error: the call, then the class and text of the Java error."""
 
 _UNREAD = "FAILED_READ_FILE"
-"""How Spark calls it if it could not read a file."""
+"""Spark's error class for a file that it could not read."""
 
 _ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|↳")
 """Colours and arrows in an error of delta-rs."""
 
 
-def one_line(error: Exception) -> str:
-    """Return the text of an error in one line.
+class UnreadableArchiveError(Exception):
+    """The archive, or a file of it, cannot be read. The message is one line for the operator."""
 
-    Of Java's errors it is the cause that the disk or a damaged file has given, if any, or else their own first line; if
-    a file could not be read, both, since the first line names it. Of delta-rs's it is all lines, of others the first.
+
+def one_line(error: Exception) -> str:
+    """Return the text of an error as one line.
+
+    For a Java error: its cause if that is a disk error or a damaged file, otherwise its first line. Both if a file
+    could not be read, since the first line names the file. For delta-rs: all lines. For other errors: the first line.
     """
     text = str(error).strip()
-    said, causes = _OF_JAVA.match(text), _CAUSE.findall(text)
-    told = [said[1].strip()] if said and (not causes or _UNREAD in said[1]) else []
+    java, causes = _JAVA_ERROR.match(text), _CAUSE.findall(text)
+    parts = [java[1].strip()] if java and (not causes or _UNREAD in java[1]) else []
     if causes:
-        told.append(f"{causes[-1][0]}: {causes[-1][1].strip()}")
-    if not told:
+        parts.append(f"{causes[-1][0]}: {causes[-1][1].strip()}")
+    if not parts:
         lines = _ORNAMENTS.sub(" ", text).splitlines()
         if _ORNAMENTS.search(text):
-            told = [" ".join(line.split()) for line in lines if line.strip()]
+            parts = [" ".join(line.split()) for line in lines if line.strip()]
         else:
-            told = [lines[0].strip() if lines else type(error).__name__]
-    line = ": ".join(told)
+            parts = [lines[0].strip() if lines else type(error).__name__]
+    line = ": ".join(parts)
     return line + ADVICE if _DAMAGED in line else line

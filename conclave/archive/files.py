@@ -1,4 +1,4 @@
-"""Tells which files of the archive's folder are whose: the table's, its log's, or left over."""
+"""Classifies and reads the files of the archive's folder: data files, log entries and leftovers."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,26 +8,26 @@ from typing import Any
 from conclave.archive.faults import ADVICE
 
 DATA_FILES = "lifetime=*/span=*/*"
-"""Where data files lie in the table's folder, by partition."""
+"""The glob pattern of data files in the table's folder, by partition."""
 
 LOG = "_delta_log"
 """The folder of the table's log."""
 
 
 class DamagedLogError(Exception):
-    """An entry of the table's log is not as it was written. The message is one line, which begins with its path."""
+    """An entry of the table's log is damaged. The message is one line that starts with its path."""
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether delta-rs was killed before this file of the log was whole, by its name.
+    """Return whether this is the name of a log file that delta-rs had not finished when it was killed.
 
-    Entries are staged under names that begin with ``_commit_``, other files under their own with a # and a number.
+    Entries are staged under names that start with ``_commit_``, other files under their name with # and a number.
     """
     return name.startswith("_commit_") or "#" in name
 
 
 def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
-    """Yield the actions of one entry of the log. Raises OSError and DamagedLogError."""
+    """Yield the actions of one log entry. Raises OSError and DamagedLogError."""
     for number, line in enumerate(entry.read_bytes().splitlines(), 1):
         try:
             action = json.loads(line)
@@ -39,7 +39,7 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
 
 
 def log_fault(entries: Path) -> str:
-    """Return in one line which entry of a log is damaged, the newest one first; "" if none is. Raises OSError."""
+    """Return in one line which entry of a log is damaged, or "". Newest entries are checked first. Raises OSError."""
     try:
         for entry in sorted(entries.glob("*.json"), reverse=True):
             for _ in actions_of(entry):
@@ -49,22 +49,23 @@ def log_fault(entries: Path) -> str:
     return ""
 
 
-def told_of(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield what the table's log says of each of its files, by names of delta-rs: ``get_add_actions(flatten=True)``.
+def file_values(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each data file in the table's log. ``names``: columns of ``actions``.
 
-    None where it says nothing, as of a file that another program has written.
+    ``actions``: the result of ``get_add_actions(flatten=True)``. A value is None if the log does not have it, for
+    example for files that another program wrote.
     """
-    import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
+    import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
 
-    told = pyarrow.table(actions)
-    unsaid = pyarrow.nulls(told.num_rows)
-    columns = ((told[name] if name in told.column_names else unsaid).to_pylist() for name in names)
+    table = pyarrow.table(actions)
+    missing = pyarrow.nulls(table.num_rows)
+    columns = ((table[name] if name in table.column_names else missing).to_pylist() for name in names)
     return zip(*columns, strict=True)
 
 
 def is_recent(at: float, now: float, seconds: float) -> bool:
-    """Return whether something of the second ``at`` is younger than ``seconds`` at the second ``now``.
+    """Return whether a file with the timestamp ``at`` is younger than ``seconds`` at the second ``now``.
 
-    What lies further ahead than that was stamped by a fast clock, which has been set right since: it is not.
+    A timestamp further in the future comes from a wrong clock, and does not count as recent.
     """
     return abs(now - at) < seconds

@@ -1,6 +1,6 @@
-"""Checks the archive's files without Spark: each message by its checksum, and all together by the database's index.
+"""Checks the archive without Spark: the checksum of each message, and the totals in the database's index.
 
-Differences from what the database knows of the archive are reported in lines.
+Differences between the archive and the index are reported as lines of text.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ import pyarrow
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from conclave.archive.faults import one_line
+from conclave.archive.faults import UnreadableArchiveError, one_line
 from conclave.archive.layout import checksums
 from conclave.archive.scan import batches, by_rows
 from conclave.archive.snapshot import open_table
@@ -33,33 +33,35 @@ Key = tuple[int, int, int]
 def compare(
     index: Mapping[Key, PartRow], found: Mapping[Key, PartRow], altered: Mapping[Key, int]
 ) -> dict[Key, list[str]]:
-    """Return the differences, by rows of the index that have any.
+    """Return the differences by index row. Rows without differences are omitted.
 
-    ``found``: what the table has. ``altered``: how many messages do not have the checksum that they were archived with.
+    ``found``: the rows computed from the table. ``altered``: how many messages have a wrong checksum.
     """
-    faults = {key: _of_row(index.get(key), found.get(key), altered.get(key, 0)) for key in index.keys() | found.keys()}
+    faults = {
+        key: _row_faults(index.get(key), found.get(key), altered.get(key, 0)) for key in index.keys() | found.keys()
+    }
     return {key: faults[key] for key in sorted(faults) if faults[key]}
 
 
-def _of_row(indexed: PartRow | None, row: PartRow | None, altered: int) -> list[str]:
-    if row is None:
+def _row_faults(indexed: PartRow | None, found: PartRow | None, altered: int) -> list[str]:
+    if found is None:
         return [f"all {indexed.message_count:,} messages are missing"] if indexed else []
     if indexed is None:
-        return [f"{row.message_count:,} messages that the index does not know"]
+        return [f"{found.message_count:,} messages are not in the index"]
     faults = []
     if altered:
-        faults.append(f"{altered:,} messages are not as they were archived")
-    if row.message_count != indexed.message_count:
-        faults.append(f"{row.message_count:,} messages, where the index has {indexed.message_count:,}")
-    elif row.checksum != indexed.checksum and not altered:
-        faults.append("the messages are not those that were archived: the checksum differs")
-    if not faults and not _covers(indexed, row):
-        faults.append("the index is narrower than what is there, so readers may miss some of it")
+        faults.append(f"{altered:,} messages are damaged: their checksums differ")
+    if found.message_count != indexed.message_count:
+        faults.append(f"{found.message_count:,} messages, but the index has {indexed.message_count:,}")
+    elif found.checksum != indexed.checksum and not altered:
+        faults.append("the messages are not those that were archived: the total checksum differs")
+    if not faults and not _covers(indexed, found):
+        faults.append("the bounds in the index are too narrow, so readers may miss messages")
     return faults
 
 
 def _covers(indexed: PartRow, row: PartRow) -> bool:
-    """Return whether the bounds in the index, by which readers search, cover all that is stored."""
+    """Return whether the bounds in the index, which readers use, cover all stored messages."""
     return (
         indexed.first_seq <= row.first_seq
         and indexed.last_seq >= row.last_seq
@@ -69,23 +71,23 @@ def _covers(indexed: PartRow, row: PartRow) -> bool:
     )
 
 
-def names(connection: sqlite3.Connection, group_keys: Collection[int]) -> dict[int, str]:
-    """Return what groups are called in such lines, by their keys."""
-    found = {}
+def group_names(connection: sqlite3.Connection, group_keys: Collection[int]) -> dict[int, str]:
+    """Return names of groups for reports, by key."""
+    names = {}
     for group_key in group_keys:
         row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-        found[group_key] = f"group {UUID(bytes=row[0])}" if row else f"deleted group (key {group_key})"
-    return found
+        names[group_key] = f"group {UUID(bytes=row[0])}" if row else f"deleted group (key {group_key})"
+    return names
 
 
-def place(key: Key) -> str:
-    """Return how a row of the index is called in such lines."""
+def partition_name(key: Key) -> str:
+    """Return the name of an index row's partition for reports."""
     kept = "kept" if key[1] == KEEP else f"kept for {duration_text(key[1])}"
     return f"{kept}, from {datetime.fromtimestamp(key[2], UTC):%Y-%m-%d}"
 
 
 ROWS_AT_ONCE = 256
-"""At most 256 messages of a file are decoded at once: bodies may be large."""
+"""How many messages of a file are decoded at once: bodies may be large."""
 
 _COLUMNS = ["group_key", "sequence_num", "sender_id", "is_commit", "created_at", "mls_message", "checksum"]
 
@@ -96,48 +98,44 @@ _SUMMARY = (
 )
 
 
-class UnreadableError(Exception):
-    """A file cannot be read at all. The message is one line."""
-
-
 def altered_in(path: Path) -> Counter[int]:
-    """Return by group key how many messages of a data file are not as they were archived. Raises UnreadableError."""
-    found: Counter[int] = Counter()
+    """Return how many messages of a data file have a wrong checksum, by group. Raises UnreadableArchiveError."""
+    counts: Counter[int] = Counter()
     try:
         with parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
                     *columns, stored = (batch.column(name).to_pylist() for name in _COLUMNS)
-                    for key, computed, was in zip(
+                    for key, computed, expected in zip(
                         columns[0], checksums(zip(*columns, strict=True)), stored, strict=True
                     ):
-                        if computed != was:
-                            found[key] += 1
-    # What is decoded of damaged bytes may lack columns and values.
+                        if computed != expected:
+                            counts[key] += 1
+    # Damaged bytes may decode to missing columns or values.
     except (pyarrow.ArrowException, OSError, KeyError, TypeError, struct.error) as error:
-        raise UnreadableError(one_line(error)) from error
-    return found
+        raise UnreadableArchiveError(one_line(error)) from error
+    return counts
 
 
 def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]:
-    """Return how the table in ``folder`` differs from the index, by rows of it. Bodies are not read.
+    """Return the differences between the table in ``folder`` and the index, by index row. Reads no bodies.
 
-    ``index``: by group, span and lifetime. Both sides may have millions of rows: only what differs is kept. Only after
-    a run that came to its end nothing may differ. Raises UnreadableError.
+    ``index``: ordered by group, span and lifetime. Both sides may have millions of rows; only differences are kept in
+    memory. Differences are faults only after a completed run. Raises UnreadableArchiveError.
     """
     faults: dict[Key, list[str]] = {}
     try:
         query = by_rows(open_table(folder))
         found = (PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist())
-        for _, both in groupby(merge(_placed(index, 0), _placed(found, 1)), key=itemgetter(0)):
+        for _, rows in groupby(merge(_with_keys(index, 0), _with_keys(found, 1)), key=itemgetter(0)):
             sides: tuple[dict[Key, PartRow], dict[Key, PartRow]] = {}, {}
-            for _, side, row in both:
+            for _, side, row in rows:
                 sides[side][row.group_key, row.lifetime, row.span] = row
             faults |= compare(*sides, {})
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise UnreadableError(one_line(error)) from error
+        raise UnreadableArchiveError(one_line(error)) from error
     return faults
 
 
-def _placed(rows: Iterable[PartRow], side: int) -> Iterator[tuple[Key, int, PartRow]]:
+def _with_keys(rows: Iterable[PartRow], side: int) -> Iterator[tuple[Key, int, PartRow]]:
     return (((row.group_key, row.span, row.lifetime), side, row) for row in rows)

@@ -1,4 +1,4 @@
-"""Finds one message in the archive for an operator: when it was sent, and by whom; its body is not read."""
+"""Finds one message in the archive for an operator, without its body."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ def find(
     number: int,
     partitions: Sequence[tuple[int, int]],
 ) -> MessageFacts | None:
-    """Return what is known of the message ``number`` of a group; None if the archive does not have it.
+    """Return the message ``number`` of a group; None if it is not in the archive.
 
-    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``partitions``: class
-    and span of those in which it may be, named as literals so that no other file is opened. Raises ArchiveReadError.
+    ``path``: the table's folder. ``read_state``: reads the state of the table from the database. ``partitions``: class
+    and span of the partitions to search. Raises ArchiveReadError.
     """
-    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     query = (

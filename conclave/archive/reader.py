@@ -1,14 +1,13 @@
 """Reads messages from the archive with DataFusion, without Spark.
 
-The archive is a Delta Lake table that cleanup writes from another process. The table's handle stays open, and knows the
-table as of one version. It is refreshed when the hot store knows of a later version, and when a read fails: cleanup
-removes files that it has replaced, and a later version names the new ones. The table is opened again for each run that
-changes it, since after a power failure a run may take back versions that were seen here.
+The archive is a Delta Lake table that cleanup writes in another process. The table stays open at one version. It is
+updated when the hot store has a later version, and when a read fails because cleanup has removed replaced files. It is
+opened again after each run that has changed the table, since a run after a power failure may roll back versions.
 
-Each message is compared with the checksum with which it was archived before it is served.
+The checksum of each message is verified before it is served.
 
-A stretch is read from the version that the table has then, which is not earlier than the stretch's own. That version
-has all messages of the stretch, except those that cleanup has deleted since.
+A stretch is read from the table's current version, which is at least the stretch's version. It has all messages of the
+stretch, except those that cleanup has deleted since.
 """
 
 import asyncio
@@ -26,10 +25,10 @@ from uuid import UUID
 
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.layout import DamagedError
-from conclave.archive.scan import CONCURRENT_READS, amount, batches, facts, load, parts_between, reach
-from conclave.archive.snapshot import MovedOnError, Snapshot, UnsoundError, find_fault, open_table
-from conclave.archive.window import Found, Window
+from conclave.archive.layout import DamagedMessageError
+from conclave.archive.scan import CONCURRENT_READS, batches, estimate_last, facts, load, parts_between, totals
+from conclave.archive.snapshot import DamagedFileError, Snapshot, StaleSnapshotError, find_fault, open_table
+from conclave.archive.window import Window, WindowResult
 from conclave.health.parts import Health, HealthPart
 from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
@@ -51,23 +50,20 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-MOST_DAMAGED = 8
-"""At most 8 faults of files are looked at again every 10 seconds."""
+MAX_DAMAGED = 8
+"""The maximum number of damaged files that are checked again every 10 seconds."""
 
 TRIES = 5
-"""A read is tried at most 5 times.
-
-It fails if cleanup removes files that it reads. Cleanup does not rewrite files faster than they can be read.
-"""
+"""How many times to try a read. A try fails if cleanup removes files at the same time, which happens less often."""
 
 PAUSE_SECONDS = 0.01
-"""Before the third try a read waits for 0.04 s, and then for twice as long each time: 0.28 s in all."""
+"""The third try waits for 0.04 s, and each further try twice as long: 0.28 s in total."""
 
 _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
-    # Bodies are decoded only for the rows that match, not for the whole data pages that have them.
+    # Decode bodies only of matching rows, not of whole data pages.
     "datafusion.execution.parquet.pushdown_filters": "true",
-    # At most this many rows are handed over at once: bodies may be large.
+    # The maximum rows of a batch: bodies may be large.
     "datafusion.execution.batch_size": "256",
 }
 
@@ -79,28 +75,28 @@ class ArchiveError(Exception):
 
 
 class _MismatchError(Exception):
-    """The table is not the one that the hot store knows, or a run is changing both just now."""
+    """The table does not match the hot store, or a run is changing both at the moment."""
 
 
 @dataclass(frozen=True)
-class _Open:
-    """The table, opened when ``turn`` was the last that the hot store knew of."""
+class _OpenTable:
+    """A snapshot, with the last turn in the hot store at the time it was opened."""
 
     snapshot: Snapshot
     turn: int
 
-    def is_behind(self, version: int, turn: int) -> bool:
-        """Return whether the hot store knows of a later state of the table, with ``version`` and ``turn``."""
+    def is_outdated(self, version: int, turn: int) -> bool:
+        """Return whether the hot store has a later state of the table: ``version`` and ``turn``."""
         return self.snapshot.version < version or self.turn < turn
 
 
 class Archive:
-    """The archive of one server process. Before the first read, nothing is opened and no library is loaded."""
+    """The archive of one server process. Opens the table and loads libraries on the first read."""
 
     def __init__(self, folder: Path, hot: Path, health: Health, keys: KeyStore | None = None) -> None:
-        """Take where the table is, ``folder``, and the file of the hot store, ``hot``.
+        """``folder``: the table's folder. ``hot``: the file of the hot store. ``health``: gets faults of reads.
 
-        ``health`` hears when a read fails, and when one works again. ``keys``: those of the store's messages.
+        ``keys``: the keys of the messages; None if they are stored in plaintext.
         """
         self._keys = keys
         self._folder = folder
@@ -108,42 +104,39 @@ class Archive:
         self._health = health
         self._threads = ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive")
         self.turns = asyncio.Semaphore(2 * CONCURRENT_READS)
-        """Held while a page is read of which a part is here: so few are in memory, whatever they wait for."""
+        """Limits how many pages from the archive are in memory."""
         self._refreshing = threading.Lock()
         self._table: DeltaTable | None = None
-        self._open: _Open | None = None
+        self._open: _OpenTable | None = None
         self._damaged: dict[str, Window] = {}
-        """What is not as it was archived, by what health tells of it: what to read to look at it again."""
+        """The window to read to check each damage again, by its text in the health report."""
 
-    async def read(self, stretch: Stretch, limit: int, taken: int = 0) -> Found:
+    async def read(self, stretch: Stretch, limit: int, page_bytes: int = 0) -> WindowResult:
         """Return the first ``limit`` messages of ``stretch``, ascending.
 
-        ``taken``: how many bytes of bodies the page has already. Fewer messages are returned if the page would
-        have more than PAGE_BYTES; but at least one if ``taken`` is 0. Raises ArchiveError.
+        ``page_bytes``: the bytes of bodies that the page already has. Returns fewer messages if the page would exceed
+        PAGE_BYTES, but at least one if ``page_bytes`` is 0. Raises ArchiveError.
         """
-        return await self._in_thread(self._read, stretch, limit, taken)
+        return await self._in_thread(self._read, stretch, limit, page_bytes)
 
     async def find(self, stretch: Stretch) -> MessageFacts | None:
-        """Return what is known of the only message of ``stretch``, but its body; None: it is gone.
-
-        Raises ArchiveError.
-        """
+        """Return the only message of ``stretch`` without its body; None if it is erased. Raises ArchiveError."""
         return await self._in_thread(self._find, stretch)
 
-    async def tally(self, sought: ArchiveCount) -> MessageTotals:
-        """Count the messages of ``sought``. Raises ArchiveError."""
-        return await self._in_thread(self._tally, sought)
+    async def tally(self, archive_count: ArchiveCount) -> MessageTotals:
+        """Count the messages of ``archive_count``. Raises ArchiveError."""
+        return await self._in_thread(self._tally, archive_count)
 
     async def warm_up(self) -> None:
-        """Open the table now, so that the first read is not slow. Raises ArchiveError."""
-        await self._in_thread(self._try_out)
+        """Open the table, so that the first read is fast, and check known damage again. Raises ArchiveError."""
+        await self._in_thread(self._warm_up)
 
-    async def is_away(self) -> bool:
-        """Return whether there is no table in the archive's folder, so that its disk may be away. Reads nothing."""
+    async def is_missing(self) -> bool:
+        """Return whether the archive's folder has no table, perhaps because its disk is not mounted."""
         return not await asyncio.get_running_loop().run_in_executor(self._threads, self._has_log)
 
     async def close(self) -> None:
-        """Wait for the reads under way, and begin no new ones."""
+        """Wait for running reads, and start no new reads."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:
@@ -159,7 +152,7 @@ class Archive:
         return result
 
     def _report(self, *faults: str) -> None:
-        """Have health tell of all damage that is known, and of further faults."""
+        """Report all known damage, and further faults, to health."""
         reason = "; ".join(dict.fromkeys((*self._damaged, *faults)))
         if self._health.faults.get(HealthPart.ARCHIVE) != reason:
             log.error("archive_unreadable", reason=reason)
@@ -168,114 +161,119 @@ class Archive:
     def _has_log(self) -> bool:
         return (self._folder / LOG).is_dir()
 
-    def _try_out(self) -> None:
-        if not self._has_log():  # a table that is open would do without it for a while
+    def _warm_up(self) -> None:
+        if not self._has_log():  # an open table would work without it for a while
             raise ArchiveError(f"{self._folder}: there is no table; is its disk mounted?")
         state = self._known()
-        self._asking(state.version, state.turn, lambda _: None)
-        left = ""
+        self._with_table(state.version, state.turn, lambda _: None)
+        first_error = ""
         for fault, window in [*self._damaged.items()]:
             try:
-                found = self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
+                window_result = self._read_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
             except ArchiveError as error:
-                left = left or str(error)
+                first_error = first_error or str(error)
             else:
-                if not found.were_passed_over:
-                    self._damaged.pop(fault, None)  # the file was brought back, or the messages were erased
-        if left:
-            raise ArchiveError(left)
+                if not window_result.has_skipped_rows:
+                    self._damaged.pop(fault, None)  # the file was restored, or the messages were erased
+        if first_error:
+            raise ArchiveError(first_error)
 
-    def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
-        found: list[MessageRow] = []
-        after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - taken), 1
-        while after < stretch.border and len(found) < limit:
-            last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
-            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
+    def _read(self, stretch: Stretch, limit: int, page_bytes: int) -> WindowResult:
+        rows: list[MessageRow] = []
+        after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - page_bytes), 1
+        while after < stretch.border and len(rows) < limit:
+            last = estimate_last(stretch.parts, after, stretch.border, effort * (limit - len(rows)), effort * room)
+            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(rows))
             if window.parts:
-                least = 0 if taken or found else 1
-                more = self._ask_window(window, partial(window.read, room=room, least=least))
-                found += self._opened(stretch, more.messages)
-                room -= sum(len(message.mls_message) for message in more.messages)
-                if more.full and (found or taken):
-                    return Found(found, full=True)
-                if more.full or len(more.messages) == window.limit:  # some of these were erased meanwhile: look further
-                    last = more.messages[-1].sequence_num
-            # The index counts hidden messages too, which fill no page: look further each time.
+                least = 0 if page_bytes or rows else 1
+                window_result = self._read_window(window, partial(window.read, room=room, least=least))
+                rows += self._decrypted(stretch, window_result.messages)
+                room -= sum(len(message.mls_message) for message in window_result.messages)
+                if window_result.full and (rows or page_bytes):
+                    return WindowResult(rows, full=True)
+                # Continue after the last message: some may have been erased in between.
+                if window_result.full or len(window_result.messages) == window.limit:
+                    last = window_result.messages[-1].sequence_num
+            # The index also counts hidden messages, so search a larger range each time.
             after, effort = last, effort * 2
-        return Found(found, full=len(found) == limit)
+        return WindowResult(rows, full=len(rows) == limit)
 
-    def _opened(self, stretch: Stretch, found: list[MessageRow]) -> list[MessageRow]:
-        """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
-        shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
-        numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
+    def _decrypted(self, stretch: Stretch, rows: list[MessageRow]) -> list[MessageRow]:
+        """Return the messages decrypted, without those whose key has been erased."""
+        with_body = [each for each in rows if each.sequence_num not in stretch.taken_back]  # the others have no body
+        numbers, stored = [each.sequence_num for each in with_body], [each.mls_message for each in with_body]
         try:
-            bodies_of = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
+            plaintexts = bodies.decrypt_archived(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
-        of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}
-        of |= zip(numbers, bodies_of, strict=True)
-        return [each._replace(mls_message=body) for each in found if (body := of[each.sequence_num]) is not None]
+        body_by_number: dict[int, bytes | None] = {each.sequence_num: b"" for each in rows}
+        body_by_number |= zip(numbers, plaintexts, strict=True)
+        return [
+            each._replace(mls_message=body) for each in rows if (body := body_by_number[each.sequence_num]) is not None
+        ]
 
-    def _ask_window(self, window: Window, ask: Callable[[Snapshot], Found]) -> Found:
-        """Read a window. What is not as it was archived stays a fault until it is read and right, or gone."""
+    def _read_window(self, window: Window, read: Callable[[Snapshot], WindowResult]) -> WindowResult:
+        """Read a window. Damage stays a fault until the window is read without damage."""
         stretch = window.stretch
         try:
-            found = self._asking(stretch.version, stretch.turn, ask)
-        except DamagedError as error:
-            reason = f"message {error} of the group {self._id_of(stretch.group_key)} is not as it was archived"
+            window_result = self._with_table(stretch.version, stretch.turn, read)
+        except DamagedMessageError as error:
+            reason = f"message {error} of the group {self._id_of(stretch.group_key)} is damaged"
             around = _around(stretch, error.sequence_num)
             raise ArchiveError(self._note_damage(around, f"{self._folder}: {reason}")) from error
-        except UnsoundError as error:
+        except DamagedFileError as error:
             raise ArchiveError(self._note_damage(window, str(error))) from error
-        if found.were_passed_over:
+        if window_result.has_skipped_rows:
             where = ", ".join(sorted({f"lifetime={part.lifetime}/span={part.span}" for part in window.parts}))
-            reason = f"what a file says of messages of the group {self._id_of(stretch.group_key)} is not so"
-            self._note_damage(window, f"{self._folder}: {reason}, in {where}; they are served")
-        return found
+            reason = f"a file has damaged statistics for messages of the group {self._id_of(stretch.group_key)}"
+            self._note_damage(window, f"{self._folder}: {reason}, in {where}; the messages are served")
+        return window_result
 
     def _note_damage(self, window: Window, fault: str) -> str:
-        """Have health tell of a fault until the window is read and right. Return the fault with what to do about it."""
+        """Report a fault to health until the window is read without damage. Return the fault with ADVICE."""
         fault = fault if fault.endswith(ADVICE) else f"{fault}{ADVICE}"
-        if len(self._damaged) < MOST_DAMAGED:
+        if len(self._damaged) < MAX_DAMAGED:
             self._damaged[fault] = window
-        self._open = None  # or it would remember what the file says of itself, when a whole one is there
+        self._open = None  # it caches file metadata, which may be damaged
         return fault
 
     def _id_of(self, group_key: int) -> str:
         query = "SELECT group_id FROM groups WHERE group_key = ?"
-        row = self._of_hot(lambda connection: connection.execute(query, (group_key,)).fetchone())
+        row = self._read_hot_store(lambda connection: connection.execute(query, (group_key,)).fetchone())
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
     def _find(self, stretch: Stretch) -> MessageFacts | None:
         window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
 
-        def ask(table: Snapshot) -> MessageFacts | None:
-            table.count(window.place(window.last))
+        def read(table: Snapshot) -> MessageFacts | None:
+            table.count(window.range_to(window.last))
             rows = [row for batch in batches(table.by_rows(), facts(stretch)) for row in batch.to_pylist()]
             return MessageFacts(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
 
         try:
-            return self._asking(stretch.version, stretch.turn, ask)
-        except UnsoundError as error:
+            return self._with_table(stretch.version, stretch.turn, read)
+        except DamagedFileError as error:
             raise ArchiveError(self._note_damage(window, str(error))) from error
 
-    def _tally(self, sought: ArchiveCount) -> MessageTotals:
-        return self._asking(sought.stretch.version, sought.stretch.turn, lambda table: amount(table.quick, sought))
+    def _tally(self, archive_count: ArchiveCount) -> MessageTotals:
+        return self._with_table(
+            archive_count.stretch.version, archive_count.stretch.turn, lambda table: totals(table.quick, archive_count)
+        )
 
-    def _asking(self, version: int, turn: int, ask: Callable[[Snapshot], T]) -> T:
-        """Call ``ask`` with the table as of ``version`` or later, and again after a refresh if that fails.
+    def _with_table(self, version: int, turn: int, read: Callable[[Snapshot], T]) -> T:
+        """Call ``read`` with the table at ``version`` or later, and retry after a refresh if that fails.
 
-        The last try uses exactly ``version``: later versions may be unreadable after a power failure. ``turn``: the
-        last turn that the hot store knew of when it named the version. Raises ArchiveError.
+        The last try uses exactly ``version``, since later versions may be unreadable after a power failure. ``turn``:
+        the last turn in the hot store with that version. Raises ArchiveError.
         """
-        failures: tuple[type[Exception], ...] = (_MismatchError, MovedOnError, *load())
+        failures: tuple[type[Exception], ...] = (_MismatchError, StaleSnapshotError, *load())
         reason, is_mismatch = "", False
         for attempt in range(TRIES):
             exact = attempt == TRIES - 1 and not is_mismatch
             if attempt > 1:
                 time.sleep(PAUSE_SECONDS * 2**attempt)
             try:
-                return ask(self._refreshed(version, turn, failed=attempt > 0, exact=exact))
+                return read(self._refreshed(version, turn, failed=attempt > 0, exact=exact))
             except failures as error:
                 log.info("archive_read_again", reason=str(error))
                 if not exact:
@@ -283,42 +281,41 @@ class Archive:
         raise ArchiveError(reason if is_mismatch else f"{self._folder}: {reason}")
 
     def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> Snapshot:
-        """Return the table as of ``version`` or later.
+        """Return the table at ``version`` or later.
 
-        ``failed``: a read has failed, so the table is opened again. ``exact``: then exactly ``version`` is opened, not
-        the latest one.
+        ``failed``: a read has failed, so open the table again. ``exact``: open exactly ``version`` in that case.
         """
-        known = self._open
-        if known is None or known.is_behind(version, turn) or failed:
+        current = self._open
+        if current is None or current.is_outdated(version, turn) or failed:
             with self._refreshing:
-                known = self._refresh(version, turn, failed=failed, exact=exact)
-        return known.snapshot
+                current = self._refresh(version, turn, failed=failed, exact=exact)
+        return current.snapshot
 
-    def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _Open:
-        known, table = self._open, self._table
-        if known and not known.is_behind(version, turn) and not failed:
-            return known  # another thread has refreshed it meanwhile
-        may_go_on = table is not None and known is not None and known.turn >= turn and not failed
-        if table is not None and may_go_on:
+    def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _OpenTable:
+        current, table = self._open, self._table
+        if current and not current.is_outdated(version, turn) and not failed:
+            return current  # another thread has already refreshed it
+        can_update = table is not None and current is not None and current.turn >= turn and not failed
+        if table is not None and can_update:
             table.update_incremental()
-        if table is None or not may_go_on or table.version() < version:
-            # Opened again, not updated: later entries of the log may be gone, or the folder may be another one.
+        if table is None or not can_update or table.version() < version:
+            # Open it again: later log entries may be gone, or the folder may have been replaced.
             table = open_table(self._folder, version if exact else None)
         if fault := find_fault(self._folder, table, self._known()):
             raise _MismatchError(fault)
         self._table = table
-        self._open = _Open(Snapshot(self._folder, table, _QUERY_SETTINGS), turn)
+        self._open = _OpenTable(Snapshot(self._folder, table, _QUERY_SETTINGS), turn)
         return self._open
 
     def _known(self) -> ArchiveState:
-        """Return what the hot store knows of the archive now. Raises ArchiveError if it knows of none."""
-        state = self._of_hot(moves.find_state)
+        """Return the current state of the archive in the hot store. Raises ArchiveError if there is none."""
+        state = self._read_hot_store(moves.find_state)
         if state is None:
-            raise ArchiveError(f"{self._hot}: knows of no archive")
+            raise ArchiveError(f"{self._hot}: the database has no archive")
         return state
 
-    def _of_hot(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        """Read the hot store over a connection of its own. Raises StoreError."""
+    def _read_hot_store(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        """Read the hot store over a new connection. Raises StoreError."""
         try:
             with closing(sqlite.connect(self._hot, readonly=True)) as connection:
                 return fn(connection)
@@ -327,7 +324,7 @@ class Archive:
 
 
 def _around(stretch: Stretch, number: int) -> Window:
-    """Return what to read to look at a damaged message again."""
-    # Its number may be what was altered, and in no part.
+    """Return the window to read to check a damaged message again."""
+    # If the damaged value is its number, no part may contain that number.
     parts = parts_between(stretch.parts, number - 1, number) or stretch.parts
     return Window(stretch, parts, number - 1, number, 1)

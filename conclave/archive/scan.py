@@ -1,6 +1,6 @@
-"""Queries of the archive's table: how far a page looks, the SQL for it, and its rows, a batch at a time.
+"""Builds and runs queries of the archive's table.
 
-The libraries that read the archive are loaded only once something is read, with few threads and heaps.
+Loads the libraries that read the archive on the first read, with few threads and heaps.
 """
 
 import math
@@ -20,31 +20,30 @@ if TYPE_CHECKING:
 
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
-"""The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them.
+"""The first columns of a query, in the order of MessageRow.
 
-The last ones are ``is_commit`` and ``checksum``: with them it is checked that a message is as it was archived.
+``is_kept`` follows, then ``is_commit`` and ``checksum`` to verify the checksum.
 """
 
 
-def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
-    """Return up to which number to look for ``wanted`` messages, or ``room`` bytes of bodies, after ``after``.
+def estimate_last(parts: Sequence[Part], after: int, border: int, count: int, room: int) -> int:
+    """Estimate up to which number to search for ``count`` messages, or ``room`` bytes of bodies, after ``after``.
 
-    It is at most ``border``. It is exact if no number is missing and all bodies have the same size: then no more is
-    read than needed. Otherwise it is a guess, which may be too low.
+    At most ``border``. Exact if no number is missing and all bodies have the same size; otherwise possibly too low.
     """
-    messages, size = float(wanted), float(room)
+    messages, size = float(count), float(room)
     for part in parts:
         first = max(part.first_seq, after + 1)
-        if first > part.last_seq or not part.message_count:  # a run that ended early has erased all of it
+        if first > part.last_seq or not part.message_count:  # an aborted run has erased all of it
             continue
         density = part.message_count / (part.last_seq - part.first_seq + 1)
         mean_bytes = max(1.0, part.body_bytes / part.message_count)
         needed = max(1.0, min(messages, size / mean_bytes))
-        held = (part.last_seq - first + 1) * density
-        if held >= needed:
+        available = (part.last_seq - first + 1) * density
+        if available >= needed:
             return min(border, first - 1 + math.ceil(needed / density))
-        messages -= held
-        size -= held * mean_bytes
+        messages -= available
+        size -= available * mean_bytes
     return border
 
 
@@ -53,24 +52,23 @@ def parts_between(parts: Sequence[Part], after: int, last: int) -> list[Part]:
     return [part for part in parts if part.last_seq > after and part.first_seq <= last]
 
 
-def most_between(parts: Sequence[Part], after: int, last: int) -> int:
-    """Return how many numbers greater than ``after`` and at most ``last`` there are in ``parts``, none of them missing.
+def max_between(parts: Sequence[Part], after: int, last: int) -> int:
+    """Return how many messages ``parts`` can have with numbers greater than ``after`` and at most ``last``.
 
     ``parts``: ordered by first number; they may overlap.
     """
-    count, seen = 0, after
+    count, counted_to = 0, after
     for part in parts:
-        first, end = max(part.first_seq, seen + 1), min(part.last_seq, last)
+        first, end = max(part.first_seq, counted_to + 1), min(part.last_seq, last)
         if first <= end:
-            count, seen = count + end - first + 1, end
+            count, counted_to = count + end - first + 1, end
     return count
 
 
 def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first_only: int | None = None) -> str:
-    """Write the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
+    """Return the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
 
-    ``first_only``: query only this many, the first ones, in order; None: all, in any order. The query names the
-    partitions as literals, so that no file of another partition is opened.
+    ``first_only``: select only this number of messages, in order; None: select all, in any order.
     """
     return (
         f"SELECT {COLUMNS}, {stretch.visibility.kept} AS is_kept, is_commit, checksum FROM archive"
@@ -80,12 +78,12 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
 
 
 def numbers(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> str:
-    """Write the query for the numbers of the messages that ``select`` finds, in any order."""
+    """Return the query for the numbers of the messages of ``select``, in any order."""
     return f"SELECT sequence_num FROM archive WHERE {_where(stretch, parts, after, last)}"
 
 
 def of_sender(stretch: Stretch, sender_id: bytes) -> str:
-    """Write the query for the messages of ``stretch`` that one user has sent, in any order."""
+    """Return the query for the messages of ``stretch`` from one sender, in any order."""
     where = _where(stretch, stretch.parts, stretch.after, stretch.border)
     return (
         "SELECT sequence_num, created_at, is_commit, mls_message, checksum FROM archive"
@@ -94,7 +92,7 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
 
 
 def of_sender_anywhere(sender_id: bytes) -> str:
-    """Write the query for all messages that one user has sent, in any order, hidden ones too."""
+    """Return the query for all messages from one sender, in any order, including hidden ones."""
     return (
         "SELECT group_key, sequence_num, created_at, is_commit, mls_message, checksum FROM archive"
         f" WHERE sender_id = X'{sender_id.hex()}'"
@@ -102,19 +100,18 @@ def of_sender_anywhere(sender_id: bytes) -> str:
 
 
 def facts(stretch: Stretch) -> str:
-    """Write the query for what is known of the messages of ``stretch`` but their bodies, in any order."""
+    """Return the query for the messages of ``stretch`` without bodies, in any order."""
     where = _where(stretch, stretch.parts, stretch.after, stretch.border)
     return f"SELECT created_at, sender_id, is_commit FROM archive WHERE {where}"
 
 
-def tally(sought: ArchiveCount) -> str:
-    """Write the query for the sums of ``sought``."""
-    return f"SELECT {sought.aggregates.sql} FROM archive WHERE {hidden(sought)}"
+def _count_query(archive_count: ArchiveCount) -> str:
+    return f"SELECT {archive_count.aggregates.sql} FROM archive WHERE {hidden(archive_count)}"
 
 
-def hidden(sought: ArchiveCount) -> str:
-    """Write the condition for the messages of ``sought``."""
-    stretch, horizon = sought.stretch, sought.horizon
+def hidden(archive_count: ArchiveCount) -> str:
+    """Return the condition for the messages of ``archive_count``."""
+    stretch, horizon = archive_count.stretch, archive_count.horizon
     aged = f"created_at < {horizon.before:d} AND NOT {horizon.is_kept(str(horizon.commits_above))}"
     return (
         f"{_where(stretch, stretch.parts, stretch.after, stretch.border)}"
@@ -123,7 +120,7 @@ def hidden(sought: ArchiveCount) -> str:
 
 
 def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> str:
-    """Write the condition for the messages that may be seen."""
+    """Return the condition for the visible messages."""
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
         f"{in_partitions((part.lifetime, part.span) for part in parts)} AND group_key = {stretch.group_key:d}"
@@ -133,9 +130,9 @@ def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> st
 
 
 def _without_taken_back(stretch: Stretch, after: int, last: int) -> str:
-    """Write what leaves out the messages that were taken back, of those that are looked at."""
-    left_out = () if stretch.include_redacted else sorted(n for n in stretch.taken_back if after < n <= last)
-    return f" AND sequence_num NOT IN ({', '.join(map(str, left_out))})" if left_out else ""
+    """Return the condition that excludes taken back messages in the range, unless they are included."""
+    excluded = () if stretch.include_redacted else sorted(n for n in stretch.taken_back if after < n <= last)
+    return f" AND sequence_num NOT IN ({', '.join(map(str, excluded))})" if excluded else ""
 
 
 BY_ROWS = {
@@ -143,55 +140,52 @@ BY_ROWS = {
     "datafusion.execution.parquet.enable_page_index": "false",
     "datafusion.execution.parquet.bloom_filter_on_read": "false",
 }
-"""Settings of DataFusion with which it passes over no rows of a file but by looking at them.
+"""DataFusion settings that disable skipping rows by statistics.
 
-What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are sought.
+Statistics of a file have no checksum: a damaged minimum would skip matching rows.
 """
 
 
 def by_rows(table: "DeltaTable") -> "QueryBuilder":
-    """Return what queries ``table`` as ``archive``, and passes over no rows of a file but by looking at them."""
-    from deltalake import QueryBuilder  # noqa: PLC0415 - where it is used
+    """Return a query builder with ``table`` as ``archive`` that does not use statistics, see BY_ROWS."""
+    from deltalake import QueryBuilder  # noqa: PLC0415 - loaded only if there is an archive
 
     return QueryBuilder(BY_ROWS).register("archive", table)
 
 
 def batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
-    """Run ``sql`` through pyarrow: deltalake's own reader would hold Python's lock while DataFusion works.
+    """Run ``sql`` and yield its batches. Raises ArrowException, DeltaError and OSError.
 
-    Nor has it a class of its own for the error of a damaged file. Raises ArrowException, DeltaError and OSError.
+    Uses pyarrow's reader, since deltalake's holds the GIL and has no error class for damaged files.
     """
-    import pyarrow  # noqa: PLC0415 - as deltalake, where it is used
+    import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
 
     with pyarrow.RecordBatchReader.from_stream(query.execute(sql)) as reader:
         yield from reader
 
 
-def amount(query: "QueryBuilder", sought: ArchiveCount) -> MessageTotals:
-    """Count the messages of ``sought``. Raises as ``batches`` does."""
-    (row,) = (row for batch in batches(query, tally(sought)) for row in batch.to_pylist())
-    return sought.aggregates.totals(row.values())
+def totals(query: "QueryBuilder", archive_count: ArchiveCount) -> MessageTotals:
+    """Count the messages of ``archive_count``. Raises the errors of ``batches``."""
+    (row,) = (row for batch in batches(query, _count_query(archive_count)) for row in batch.to_pylist())
+    return archive_count.aggregates.totals(row.values())
 
 
 CONCURRENT_READS = 2
-"""At most 2 reads of the archive run at the same time; others wait in line.
-
-So reading the archive leaves most of the machine to those who read new messages.
-"""
+"""The maximum number of concurrent reads of the archive, which leaves most processors to other requests."""
 
 _ENVIRONMENT = {
     "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),
-    # The memory of a read goes back to the system after 0.5 s, not after 10 s, and comes from few heaps.
+    # Return memory to the system after 0.5 s instead of 10 s, and use few heaps.
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2",
 }
-"""Environment variables for the library deltalake, set only while it is loaded."""
+"""Environment variables for deltalake, set only while it is loaded."""
 
 _loading = threading.Lock()
 
 
 def load() -> tuple[type[Exception], ...]:
     """Load the libraries that read the archive, and return the types of their errors."""
-    with _loading:  # the first two reads may begin together
+    with _loading:  # the first reads may be concurrent
         return _loaded()
 
 
@@ -200,11 +194,11 @@ def _loaded() -> tuple[type[Exception], ...]:
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
-        import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
+        import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
         from deltalake import DeltaTable  # noqa: PLC0415 - as above
         from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
-        DeltaTable.is_deltatable(tempfile.gettempdir())  # this starts the library's threads, which read the variables
+        DeltaTable.is_deltatable(tempfile.gettempdir())  # starts the library's threads, which read the variables
     finally:
         for name in added:
             del os.environ[name]

@@ -1,6 +1,6 @@
-"""The archive's state for operators, from the database's index and the table's log, without Spark.
+"""Reports the archive's state to operators, from the database's index and the table's log, without Spark.
 
-Nothing is locked: while a run is under way, index and log may be some commits apart.
+Takes no lock: during a run, index and log may differ by some commits.
 """
 
 import sqlite3
@@ -20,19 +20,16 @@ from conclave.store.archive.status import ArchivedAmount, ArchiveOverdue, Move
 from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
-"""The last 5 batches are shown."""
+"""The number of batches to show."""
 
 
 class StatusError(Exception):
-    """The state cannot be told. The message is one line for the operator."""
+    """The state cannot be read. The message is one line for the operator."""
 
 
 @dataclass(frozen=True)
 class ClassMonth:
-    """What is archived of one class and month.
-
-    ``files`` and ``disk_bytes``: those of the table's newest version.
-    """
+    """The archived messages of one class and month. ``files`` and ``disk_bytes``: of the table's newest version."""
 
     lifetime: int
     month: str
@@ -49,7 +46,7 @@ class Status:
 
     path: str
     needed_version: int
-    """Readers need this version of the table or a later one."""
+    """The least version of the table that readers need."""
     table_version: int | None
     unerased: bool
     """Replaced files may still be on disk."""
@@ -57,13 +54,13 @@ class Status:
     overdue: ArchiveOverdue
     moves: list[Move]
     fault: str
-    """Why the table cannot be read, "" if it can; then it has no version and no files here."""
+    """Why the table, its version and its files cannot be read; "": it was read."""
     dead: DeadSpace
-    """What was erased, and takes space in the files until that is given back."""
+    """Erased messages that take space in files until it is reclaimed."""
 
     @property
-    def is_none(self) -> bool:
-        """Whether there is no archive: nothing has ever moved."""
+    def is_absent(self) -> bool:
+        """Whether there is no archive: no message was ever moved."""
         return not (self.shares or self.moves or self.fault) and self.table_version is None
 
 
@@ -83,51 +80,51 @@ def read_status(config: Config, now: int) -> Status:
     try:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
             connection.execute("BEGIN")
-            known = archive_moves.find_state(connection)
-            if known is None:
-                return _none(config)
+            state = archive_moves.find_state(connection)
+            if state is None:
+                return _absent(config)
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
-            dead = reclaiming.dead(connection)
+            dead_space = reclaiming.dead(connection)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
-    files = _read_files(config, known, is_expected=bool(amounts))
+    files = _read_files(config, state, is_expected=bool(amounts))
     return Status(
         str(config.archive_path),
-        known.version,
+        state.version,
         files.version,
-        known.unerased,
+        state.unerased,
         _join(amounts, files),
         overdue,
         moves,
         files.fault,
-        dead,
+        dead_space,
     )
 
 
-def _none(config: Config) -> Status:
-    """Return the state of an archive that nothing has ever moved to."""
+def _absent(config: Config) -> Status:
+    """Return the state if no message was ever moved."""
     overdue = ArchiveOverdue(0, 0, 0, 0, 0, 0, 0, 0)
-    none = DeadSpace(0, None)
-    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", none)  # noqa: FBT003 - in their order
+    no_space = DeadSpace(0, None)
+    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", no_space)  # noqa: FBT003 - the fields in order
 
 
-def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:
+def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _Files:
     """Read the log of the table. An error is returned in ``fault``."""
-    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake import DeltaTable  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     def read_state() -> ArchiveState:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
-            return archive_moves.find_state(connection) or known
+            return archive_moves.find_state(connection) or state
 
     path = config.archive_path
     counts: Counter[tuple[int, str]] = Counter()
     disk_bytes: Counter[tuple[int, str]] = Counter()
     try:
-        if not is_expected and not known.version and not DeltaTable.is_deltatable(str(path)):
+        if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
             return _Files(None, counts, disk_bytes)
         table, fault = open_known(path, read_state)
         if fault:
@@ -143,7 +140,7 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
 
 
 def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:
-    """Join both by class and month; if one of them lacks an entry, its numbers are zero."""
+    """Join amounts and files by class and month. Missing entries count as zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
     shares = []
     for key in sorted(indexed.keys() | files.counts.keys()):

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from conclave.archive import scan
-from conclave.archive.faults import one_line
+from conclave.archive.faults import UnreadableArchiveError, one_line
 from conclave.archive.snapshot import TRIES, open_known
 from conclave.config.settings import Config
 from conclave.retention.hidden import NOTHING, ArchiveCount, MessageTotals
@@ -14,41 +14,37 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 
 
-class UnreadableError(Exception):
-    """The archive cannot be read. The message is one line for the operator."""
-
-
-def count(config: Config, sought: ArchiveCount | None) -> MessageTotals:
-    """Count the messages of ``sought``, and their bytes. Raises UnreadableError."""
-    if sought is None:
+def count(config: Config, archive_count: ArchiveCount | None) -> MessageTotals:
+    """Count the messages of ``archive_count``, and their bytes. Raises UnreadableArchiveError."""
+    if archive_count is None:
         return NOTHING
-    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     reason = ""
-    for _ in range(TRIES):  # a run that replaces files makes a read fail
+    for _ in range(TRIES):  # a read fails if a run replaces files
         try:
-            return _count(config, sought)
+            return _count(config, archive_count)
         except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
             reason = one_line(error)
-    raise UnreadableError(f"{config.archive_path}: {reason}")
+    raise UnreadableArchiveError(f"{config.archive_path}: {reason}")
 
 
-def _count(config: Config, sought: ArchiveCount) -> MessageTotals:
-    table, fault = open_known(config.archive_path, lambda: _known(config))
+def _count(config: Config, archive_count: ArchiveCount) -> MessageTotals:
+    table, fault = open_known(config.archive_path, lambda: _read_state(config))
     if fault:
-        raise UnreadableError(fault)
+        raise UnreadableArchiveError(fault)
     builder = scan.by_rows(table)
-    found, size = scan.amount(builder, sought), 0
-    if found.messages:  # the query language has no length of bytes
-        for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {scan.hidden(sought)}"):
-            size += sum(map(len, batch.column(0).to_pylist()))
-    return replace(found, body_bytes=size)
+    totals, body_bytes = scan.totals(builder, archive_count), 0
+    if totals.messages:  # DataFusion has no function for the length of bytes
+        for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {scan.hidden(archive_count)}"):
+            body_bytes += sum(map(len, batch.column(0).to_pylist()))
+    return replace(totals, body_bytes=body_bytes)
 
 
-def _known(config: Config) -> ArchiveState:
+def _read_state(config: Config) -> ArchiveState:
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = moves.find_state(connection)
     if state is None:
-        raise UnreadableError(f"{config.database}: knows of no archive")
+        raise UnreadableArchiveError(f"{config.database}: the database has no archive")
     return state

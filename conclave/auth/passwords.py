@@ -57,8 +57,8 @@ class FairSemaphore:
         if self.has_room:
             self._free -= 1
             return
-        own = len(self._queues.get(key, ()))
-        if own >= MAX_WAITING_PER_KEY or (self.waiting >= MAX_WAITING and not self._make_room(own)):
+        queue_length = len(self._queues.get(key, ()))
+        if queue_length >= MAX_WAITING_PER_KEY or (self.waiting >= MAX_WAITING and not self._make_room(queue_length)):
             raise _too_many()
         turn = asyncio.get_running_loop().create_future()
         self._queues.setdefault(key, deque()).append(turn)
@@ -70,13 +70,13 @@ class FairSemaphore:
                 self._end()  # the turn was given to a cancelled caller
             raise
 
-    def _make_room(self, own: int) -> bool:
-        """Reject the last caller of the longest queue if the caller's own is shorter. Return whether there is room.
+    def _make_room(self, queue_length: int) -> bool:
+        """Reject the last caller of the longest queue if the caller's queue is shorter. Return whether there is room.
 
-        ``own``: the number of callers in the caller's own queue.
+        ``queue_length``: the number of callers in the caller's queue.
         """
         longest = max(self._queues.values(), key=len)
-        if len(longest) <= own + 1:
+        if len(longest) <= queue_length + 1:
             return False
         last = longest.pop()
         self.waiting -= 1
@@ -133,7 +133,7 @@ class Passwords:
     """Hashes and checks passwords in threads."""
 
     def __init__(self) -> None:
-        """Make the dummy hash for logins of unknown users."""
+        """Create the dummy hash for logins of unknown users."""
         self._dummy = hash_password(secrets.token_hex())
         self.checks = FairSemaphore(CONCURRENT_CHECKS)
         self.hashes = FairSemaphore(CONCURRENT_HASHES)
@@ -142,13 +142,14 @@ class Passwords:
         """Hash a password in a thread, see ``hash_password``. The caller must hold a turn of ``hashes``."""
         return await asyncio.to_thread(hash_password, password)
 
-    async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
+    async def require_match(self, password_hash: str, password: str, wrong: type[ApiError]) -> None:
         """Check a password against a stored hash. Raises ``wrong`` if it does not match.
 
-        ``stored``: "" for an unknown user: takes as long, and never matches. The caller must hold a turn of ``checks``.
+        ``password_hash``: "" for an unknown user: the check takes as long, and always fails. The caller must hold a
+        turn of ``checks``.
         """
-        matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
-        if not (stored and matches):
+        matches = await asyncio.to_thread(_matches, password_hash or self._dummy, password)
+        if not (password_hash and matches):
             raise wrong
 
 
@@ -156,8 +157,8 @@ def _hasher() -> PasswordHasher:
     return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
 
-def _matches(stored: str, password: str) -> bool:
+def _matches(password_hash: str, password: str) -> bool:
     try:
-        return _hasher().verify(stored, password)
+        return _hasher().verify(password_hash, password)
     except VerifyMismatchError:
         return False

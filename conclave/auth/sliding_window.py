@@ -26,9 +26,9 @@ HANDOUT_SECONDS = 60
 class SlidingWindow:
     """Allows each key ``limit`` events in any period of ``seconds``.
 
-    Times are whole seconds of the monotonic clock, ``Reading.since_boot``; an earlier time than before counts as the
-    later one. Keys have to be short, since only the number of timestamps is bounded. Beyond ``capacity`` timestamps,
-    which is at least ``limit``, the keys with the oldest last event are dropped. For one thread only.
+    Times are whole seconds of the monotonic clock, ``Reading.since_boot``; a time before the latest one counts as the
+    latest. Keys have to be short, since only the number of timestamps is bounded. Beyond ``capacity`` timestamps, which
+    is at least ``limit``, the keys with the oldest last event are dropped. For one thread only.
     """
 
     def __init__(self, limit: int, seconds: int, capacity: int = MAX_TIMESTAMPS) -> None:
@@ -57,14 +57,14 @@ class SlidingWindow:
         if not 1 <= amount <= self.limit:
             raise ValueError(f"{amount} is not between 1 and {self.limit}")
         timestamps = self._recent(key, now)
-        over = len(timestamps) + amount - self.limit
-        return timestamps[over - 1] + self.seconds - self._now if over > 0 else 0
+        excess = len(timestamps) + amount - self.limit
+        return timestamps[excess - 1] + self.seconds - self._now if excess > 0 else 0
 
     def record(self, key: Hashable, now: int, amount: int = 1) -> None:
         """Record ``amount`` events of ``key``. Only the latest ``limit`` are kept."""
-        before = self._recent(key, now)
-        timestamps = (before + [self._now] * min(amount, self.limit))[-self.limit :]
-        self._size += len(timestamps) - len(before)
+        recent = self._recent(key, now)
+        timestamps = (recent + [self._now] * min(amount, self.limit))[-self.limit :]
+        self._size += len(timestamps) - len(recent)
         self._timestamps[key] = timestamps
         self._timestamps.move_to_end(key)
         while self._size > self._capacity:
@@ -82,13 +82,13 @@ class SlidingWindow:
     def _recent(self, key: Hashable, now: int) -> list[int]:
         """Delete expired keys and timestamps; return the remaining timestamps of ``key``."""
         self._now = max(self._now, now)
-        passed = self._now - self.seconds
-        while self._timestamps and next(iter(self._timestamps.values()))[-1] <= passed:
+        window_start = self._now - self.seconds
+        while self._timestamps and next(iter(self._timestamps.values()))[-1] <= window_start:
             self._drop_oldest()
         timestamps = self._timestamps.get(key, [])
-        expired = bisect_right(timestamps, passed)
-        del timestamps[:expired]
-        self._size -= expired
+        expired_count = bisect_right(timestamps, window_start)
+        del timestamps[:expired_count]
+        self._size -= expired_count
         return timestamps
 
     def _drop_oldest(self) -> None:
@@ -98,8 +98,9 @@ class SlidingWindow:
 class LeakyBucket:
     """Allows each key a burst of ``limit`` events, and then an even rate of ``limit`` in ``seconds``.
 
-    So any period of ``seconds`` has less than twice ``limit``. It stores one number for each of at most MAX_KEYS keys;
-    those with the oldest last event are dropped. Times are as in SlidingWindow. For one thread at a time.
+    So any period of ``seconds`` has fewer than twice ``limit`` events. It stores one number for each of at most
+    MAX_KEYS keys; those with the oldest last event are dropped. Times are as in SlidingWindow. For one thread at a
+    time.
     """
 
     def __init__(self, limit: int, seconds: int) -> None:
@@ -115,8 +116,8 @@ class LeakyBucket:
 
     def wait(self, key: Hashable, now: int, amount: int = 1) -> int:
         """Return the whole seconds until ``key`` is allowed ``amount`` more events; 0 means now. Records nothing."""
-        over = max(self._full_at.get(key, 0.0), now) + amount * self._interval - now - self._seconds
-        return max(1, ceil(over)) if over > EPSILON_SECONDS else 0
+        excess = max(self._full_at.get(key, 0.0), now) + amount * self._interval - now - self._seconds
+        return max(1, ceil(excess)) if excess > EPSILON_SECONDS else 0
 
     def record(self, key: Hashable, now: int, amount: int = 1) -> None:
         """Record ``amount`` events of ``key``."""

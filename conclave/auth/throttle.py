@@ -21,7 +21,7 @@ MAX_DELAY_SECONDS = 2.0
 """The longest delay of a correct login because of failures of other clients."""
 
 DELAY_STEPS = 20
-"""The failures for a username over which the delay grows from 0 to the maximum."""
+"""The number of failures for a username over which the delay grows from 0 to the maximum."""
 
 _NAME_LENGTH = 65
 """One more than the longest username. Longer names, which no user has, are truncated."""
@@ -30,7 +30,7 @@ _NAME_LENGTH = 65
 _WRONG_PASSWORDS = "too many wrong passwords"
 
 _TOKEN = object()
-"""Distinguishes the keys of registration tokens from those of usernames."""
+"""Distinguishes the keys of registration tokens from the keys of usernames."""
 
 
 class Throttle:
@@ -64,33 +64,33 @@ class Throttle:
         self,
         request: web.Request,
         username: str,
-        stored: str,
+        password_hash: str,
         password: str,
         wrong: type[ApiError] = CredentialsWrongError,
     ) -> None:
         """Check the password in ``request`` for ``username`` against a stored hash.
 
-        ``stored``: "" for an unknown user. Raises ``wrong``. Raises TooManyRequestsError or UnavailableError without
-        checking the password. After many failures for the username it takes up to MAX_DELAY_SECONDS longer, so the hash
-        may be outdated by then.
+        ``password_hash``: "" for an unknown user. Raises ``wrong``. Raises TooManyRequestsError or UnavailableError
+        without checking the password. After many failures for the username it takes up to MAX_DELAY_SECONDS longer, so
+        the hash may be outdated by then.
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
-        both, alone = (name, address), (address,)
-        limits = (self._by_name_and_address, both), (self._by_address, alone)
+        name_key, address_key = (name, address), (address,)
+        limits = (self._by_name_and_address, name_key), (self._by_address, address_key)
         self._require_allowed(_WRONG_PASSWORDS, *limits)
         await sleep(self._delay(name))
         async with self._passwords.checks.turn(address):
-            self._require_allowed(_WRONG_PASSWORDS, *limits)  # others may have failed meanwhile
-            with self._in_progress(both, alone):
+            self._require_allowed(_WRONG_PASSWORDS, *limits)  # other attempts may have failed during the wait
+            with self._in_progress(name_key, address_key):
                 try:
-                    await self._passwords.require_match(stored, password, wrong)
+                    await self._passwords.require_match(password_hash, password, wrong)
                 except wrong:
                     now = self._now()
-                    self._by_name_and_address.record(both, now)
-                    self._by_address.record(alone, now)
+                    self._by_name_and_address.record(name_key, now)
+                    self._by_address.record(address_key, now)
                     self._by_name.record(name, now)
                     raise
-            self._by_name_and_address.clear(both)
+            self._by_name_and_address.clear(name_key)
 
     async def hash_for_account(self, request: web.Request, password: str) -> str:
         """Hash the password of a new account that ``request`` registers.
@@ -100,7 +100,7 @@ class Throttle:
         address = self._origin(request)
         self._require_account_allowed(address)
         async with self._passwords.hashes.turn(address):
-            self._require_account_allowed(address)  # others may have registered meanwhile
+            self._require_account_allowed(address)  # others may have registered during the wait
             self._accounts.record(address, self._now())
             return await self._passwords.hash(password)
 

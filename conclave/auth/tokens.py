@@ -44,7 +44,7 @@ def new_token(issued_in: Format) -> str:
 
 
 def token_hash(token: str) -> bytes:
-    """Return the hash of a token, which is all that is stored of it."""
+    """Return the hash of a token. Only this hash is stored."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -80,7 +80,7 @@ class SessionActivity:
     """
 
     def __init__(self, ttl: int) -> None:
-        """``ttl``: the seconds that a session lives from its last use."""
+        """``ttl``: the seconds from the last use of a session to its expiry."""
         self._ttl = ttl
         self._last_used: dict[int, int] = {}
         self.urgent = asyncio.Event()
@@ -88,17 +88,17 @@ class SessionActivity:
     def use(self, session: SessionRow | None, moment: Moment) -> Caller:
         """Extend a session, and return its caller.
 
-        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if it is expired only by a
-        clock in doubt: clients log out for good when a session has ended.
+        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if it is expired only
+        according to a clock in doubt: clients log out for good when a session has ended.
         """
         if session is None:
             raise TokenExpiredError
         now = moment.now
         if now >= session.expires_at:  # otherwise it is valid in any case
-            ends = self.expires_at(session)
-            if moment.earliest >= ends:
+            expires_at = self.expires_at(session)
+            if moment.earliest >= expires_at:
                 raise TokenExpiredError
-            if now >= ends:
+            if now >= expires_at:
                 raise ClockInDoubtError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
@@ -113,17 +113,17 @@ class SessionActivity:
 
     def expires_at(self, session: SessionRow) -> int:
         """Return the Unix second at which a session expires."""
-        used = self._last_used.get(session.session_id)
-        return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
+        last_used = self._last_used.get(session.session_id)
+        return session.expires_at if last_used is None else max(session.expires_at, end_of(last_used, self._ttl))
 
     def extend(self, session_id: int, now: int) -> None:
         """Extend a session that is in use by an open stream. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
     def clamp(self, now: int) -> None:
-        """Reduce last uses after ``now`` to it: they were recorded while the clock was fast."""
-        for session_id, used in self._last_used.items():
-            self._last_used[session_id] = min(used, now)
+        """Set last uses after ``now`` to ``now``: they were recorded while the clock was fast."""
+        for session_id, last_used in self._last_used.items():
+            self._last_used[session_id] = min(last_used, now)
 
     def unstored(self) -> dict[int, int]:
         """Return the last uses that are not stored yet: Unix seconds by session id."""
@@ -131,6 +131,6 @@ class SessionActivity:
 
     def mark_stored(self, uses: dict[int, int]) -> None:
         """Drop ``uses``, which are stored now. Later uses of the same sessions are kept."""
-        for session_id, used in uses.items():
-            if self._last_used.get(session_id) == used:
+        for session_id, last_used in uses.items():
+            if self._last_used.get(session_id) == last_used:
                 del self._last_used[session_id]

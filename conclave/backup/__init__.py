@@ -1,1 +1,1 @@
-"""Backups: one consistent copy of database and archive, checked; and a restore that settles what has changed since."""
+"""Makes verified, consistent backups of database and archive; restores them, and replays later changes."""

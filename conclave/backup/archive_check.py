@@ -1,7 +1,7 @@
-"""Looks whether a copied archive is whole: a file on a disk may be altered without becoming shorter.
+"""Checks the archive of a backup for damage that does not change the size of a file, and repairs it if possible.
 
-A file that an earlier backup has must still be as it was then. Of any other file each message is compared with its
-checksum. What is damaged is taken from where it is whole, if it is anywhere.
+A file that an earlier backup has must still have the same checksum. In other files the checksum of each message is
+verified. A damaged file is replaced by an undamaged copy, if there is one.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,143 +10,148 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conclave.archive import integrity
+from conclave.archive.faults import UnreadableArchiveError
 from conclave.backup import manifest
-from conclave.backup.destination import kept_in
+from conclave.backup.destination import backups_in
 from conclave.backup.files import link, share, sum_of
 from conclave.backup.manifest import FileEntry, Manifest
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 
-SHOWN = 3
-"""At most 3 groups, or differences, are named in a line."""
+MAX_SHOWN = 3
+"""The maximum number of groups, or differences, in one line."""
 
 
 @dataclass(frozen=True)
-class Former:
-    """A complete backup at the same place."""
+class FormerBackup:
+    """A complete backup in the same folder."""
 
     path: Path
     manifest: Manifest
 
 
 @dataclass
-class Looked:
-    """What was found."""
+class ArchiveCheckResult:
+    """The result of a check."""
 
     entries: dict[str, FileEntry] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
-    """What is wrong in the copy, by file."""
+    """The damage in the backup, by file."""
     notes: list[str] = field(default_factory=list)
-    """What is so elsewhere, a line each."""
+    """The damage elsewhere, one line each."""
 
 
 class ArchiveCheck:
-    """Looks at the archive in the folder of a backup, and mends what it can."""
+    """Checks the archive of a backup, and repairs damaged files."""
 
-    def __init__(self, live: Path, here: Path, former: Former | None) -> None:
-        """``live``: the archive's folder. ``here``: that of the backup. ``former``: the newest complete backup."""
-        self._live = live
-        self._here = here
+    def __init__(self, archive: Path, backup: Path, former: FormerBackup | None) -> None:
+        """``archive``: the archive's folder. ``backup``: that of the backup. ``former``: the newest complete backup."""
+        self._archive = archive
+        self._backup = backup
         self._former = former
-        self._database = here / manifest.DATABASE
-        self._done = Looked()
+        self._database = backup / manifest.DATABASE
+        self._result = ArchiveCheckResult()
 
-    def look(self, names: Collection[str]) -> Looked:
-        """Look at the data files ``names``, paths in the backup, and at the table. Raises OSError and sqlite3.Error."""
+    def run(self, names: Collection[str]) -> ArchiveCheckResult:
+        """Check the data files ``names``, paths in the backup, and the table. Raises OSError and sqlite3.Error."""
         for name in names:
-            self._done.entries[name] = self._entry(name)
-        if names and not self._done.faults and (fault := table_fault(self._database, self._here / manifest.ARCHIVE)):
-            self._done.faults[manifest.ARCHIVE] = fault
-        return self._done
+            self._result.entries[name] = self._entry(name)
+        if (
+            names
+            and not self._result.faults
+            and (fault := table_fault(self._database, self._backup / manifest.ARCHIVE))
+        ):
+            self._result.faults[manifest.ARCHIVE] = fault
+        return self._result
 
     def _entry(self, name: str) -> FileEntry:
-        """Return size and sum of a file, which is replaced before if it is damaged and is whole elsewhere."""
-        target, live = self._here / name, self._live / name.partition("/")[2]
-        known = self._known(name)
-        if not (fault := self._fault_of(target, known)):
-            # Where an earlier backup's file is linked, damage of the server's own is not to go unnoticed.
-            if known and (own := self._fault_of_own(live, target, known)):
-                self._done.notes.append(f"{live}: {own}; it is whole in {target}")
-            return known or entry_of(target)
-        for source, told in self._elsewhere(name, live):
-            if _is_another(source, target) and not self._fault_of(source, told):
+        """Check a file, replace it by an undamaged copy if necessary, and return its size and checksum."""
+        target, own_file = self._backup / name, self._archive / name.partition("/")[2]
+        entry = self._former_entry(name)
+        if not (fault := self._fault_of(target, entry)):
+            # The file may be a link to an earlier backup's, so check the server's file too.
+            if entry and (own_fault := self._fault_of_own(own_file, target, entry)):
+                self._result.notes.append(f"{own_file}: {own_fault}; {target} is undamaged")
+            return entry or entry_of(target)
+        for source, expected in self._other_copies(name, own_file):
+            if _is_other_file(source, target) and not self._fault_of(source, expected):
                 try:
-                    if told is None or not link(source, target):
+                    if expected is None or not link(source, target):
                         share(source, target)
                 except FileNotFoundError:
-                    continue  # a run has removed the server's own meanwhile
-                damaged = live if told or not self._former else self._former.path / name
-                self._done.notes.append(f"{damaged}: {fault}; it is whole in {source}")
+                    continue  # a run has removed the server's file
+                damaged = own_file if expected or not self._former else self._former.path / name
+                self._result.notes.append(f"{damaged}: {fault}; {source} is undamaged")
                 return entry_of(target)
-        self._done.faults[name] = fault
+        self._result.faults[name] = fault
         return entry_of(target)
 
-    def _fault_of_own(self, live: Path, target: Path, known: FileEntry) -> str:
-        """Return what is wrong with the server's own file, if it is another than ``target``. A run may remove it."""
+    def _fault_of_own(self, own_file: Path, target: Path, entry: FileEntry) -> str:
+        """Return the fault of the server's file, or "". A run may remove the file at any time."""
         with suppress(FileNotFoundError):
-            fault = self._fault_of(live, known) if _is_another(live, target) else ""
-            return fault if live.exists() else ""
+            fault = self._fault_of(own_file, entry) if _is_other_file(own_file, target) else ""
+            return fault if own_file.exists() else ""
         return ""
 
-    def _known(self, name: str) -> FileEntry | None:
-        """Return what the last backup knows of a file, if it is linked to that one, and was whole then."""
+    def _former_entry(self, name: str) -> FileEntry | None:
+        """Return the entry of a file in the former backup, if the file is linked to it and was undamaged."""
         if self._former is None or name in self._former.manifest.faults:
             return None
-        known, there = self._former.manifest.files.get(name), self._former.path / name
-        return known if known and there.exists() and there.samefile(self._here / name) else None
+        entry, former_file = self._former.manifest.files.get(name), self._former.path / name
+        return entry if entry and former_file.exists() and former_file.samefile(self._backup / name) else None
 
-    def _fault_of(self, path: Path, told: FileEntry | None) -> str:
-        """Return what is wrong with a file; ``told``: what a backup says of it."""
-        is_as_told = told is not None and told == entry_of(path)
-        if is_as_told and self._former:
+    def _fault_of(self, path: Path, expected: FileEntry | None) -> str:
+        """Return the fault of a file, or "". ``expected``: its entry in a backup."""
+        is_expected = expected is not None and expected == entry_of(path)
+        if is_expected and self._former:
             return ""
         fault = fault_of(path, self._database)
-        return fault or ("" if told is None or is_as_told else "is not as it was when it was backed up")
+        return fault or ("" if expected is None or is_expected else "has changed since it was backed up")
 
-    def _elsewhere(self, name: str, live: Path) -> Iterator[tuple[Path, FileEntry | None]]:
-        """Yield where else the file is, and what is told of it: the server's own first, then the newest backup's."""
-        if live.is_file():
-            yield live, None
-        found = [
+    def _other_copies(self, name: str, own_file: Path) -> Iterator[tuple[Path, FileEntry | None]]:
+        """Yield other copies of a file with their entries: the server's first, then of backups, the newest first."""
+        if own_file.is_file():
+            yield own_file, None
+        copies = [
             (each.manifest.number, each.path / name, each.manifest.files[name])
-            for each in kept_in(self._here.parent)
+            for each in backups_in(self._backup.parent)
             if each.manifest and name in each.manifest.files and name not in each.manifest.faults
         ]
-        for _, path, entry in sorted(found, key=lambda each: each[0], reverse=True):
+        for _, path, entry in sorted(copies, key=lambda each: each[0], reverse=True):
             if path.is_file():
                 yield path, entry
 
 
-def _is_another(path: Path, target: Path) -> bool:
-    """Return whether ``path`` is a file, and not ``target``. One of the server's may go at any time."""
+def _is_other_file(path: Path, target: Path) -> bool:
+    """Return whether ``path`` is a file other than ``target``. A run may remove it at any time."""
     with suppress(FileNotFoundError):
         return path.is_file() and not path.samefile(target)
     return False
 
 
 def fault_of(path: Path, database: Path) -> str:
-    """Return in one line what is wrong with the messages of a data file; "" if nothing is.
+    """Return in one line how the messages of a data file are damaged, or "".
 
-    ``database``: has the names of groups. Raises sqlite3.Error.
+    ``database``: for the names of groups. Raises sqlite3.Error.
     """
     try:
         altered = integrity.altered_in(path)
-    except integrity.UnreadableError as error:
+    except UnreadableArchiveError as error:
         return f"cannot be read: {error}"
     if not altered:
         return ""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        named = integrity.names(connection, sorted(altered)[:SHOWN])
-    more = [f"{len(altered) - SHOWN:,} more groups"] if len(altered) > SHOWN else []
+        names = integrity.group_names(connection, sorted(altered)[:MAX_SHOWN])
+    more = [f"{len(altered) - MAX_SHOWN:,} more groups"] if len(altered) > MAX_SHOWN else []
     count = altered.total()
-    said = "1 message is not as it was" if count == 1 else f"{count:,} messages are not as they were"
-    return f"{said} archived, of {', '.join([*named.values(), *more])}"
+    damage = "1 message is damaged" if count == 1 else f"{count:,} messages are damaged"
+    return f"{damage}, of {', '.join([*names.values(), *more])}"
 
 
 def table_fault(database: Path, archive: Path) -> str:
-    """Return in one line how a table differs from the index of its database; "" if it does not.
+    """Return in one line how a table differs from the index of its database, or "".
 
-    After a run that did not come to its end they may differ, and nothing is compared. Raises sqlite3.Error.
+    After an aborted run they may differ, so nothing is compared. Raises sqlite3.Error.
     """
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = moves.find_state(connection)
@@ -154,16 +159,17 @@ def table_fault(database: Path, archive: Path) -> str:
             return ""
         try:
             faults = integrity.index_faults(archive, moves.each_part(connection))
-        except integrity.UnreadableError as error:
+        except UnreadableArchiveError as error:
             return f"cannot be read: {error}"
-        named = integrity.names(connection, {key[0] for key in list(faults)[:SHOWN]})
-    lines = [f"{named[key[0]]}, {integrity.place(key)}: {lines[0]}" for key, lines in list(faults.items())[:SHOWN]]
-    return "; ".join([*lines, *([f"{len(faults) - SHOWN:,} more differences"] if len(faults) > SHOWN else [])])
+        names = integrity.group_names(connection, {key[0] for key in list(faults)[:MAX_SHOWN]})
+    shown = list(faults.items())[:MAX_SHOWN]
+    lines = [f"{names[key[0]]}, {integrity.partition_name(key)}: {lines[0]}" for key, lines in shown]
+    return "; ".join([*lines, *([f"{len(faults) - MAX_SHOWN:,} more differences"] if len(faults) > MAX_SHOWN else [])])
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Return size and sum of a file; no sum if it cannot be read. Raises OSError if there is none."""
+    """Return the size and checksum of a file; "" if it cannot be read. Raises OSError if it does not exist."""
     size = path.stat().st_size
-    with suppress(OSError):  # as with a bad block: the rest of the backup is worth having
+    with suppress(OSError):  # such as a bad block: the other files of the backup are still useful
         return FileEntry(size, sum_of(path))
     return FileEntry(size, "")

@@ -1,8 +1,7 @@
-"""Copies the archive: the files that the table names, and its log.
+"""Copies the archive: the table's data files and its log.
 
-Files of the table are never changed once they are written: a run writes others and removes them. So a copy may share
-them with the server, or with an earlier backup. Entries of the log are few, and a run may write one anew under the same
-name: these are copied each time.
+Data files are immutable: a run writes new ones and removes old ones. So a backup may share them with the server, or
+with an earlier backup. Log entries are small, and a run may rewrite one, so they are always copied.
 """
 
 import re
@@ -24,138 +23,134 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import file_size
 
 _DATA = re.compile(r"lifetime=-?\d+/span=-?\d+/[^/]+")
-"""The names of files of the table."""
+"""The pattern of the names of data files."""
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A table at one moment: what a manifest says of it, and the sizes of its files by name."""
+class TableListing:
+    """The state of a table: its manifest entry, and the sizes of its files by name."""
 
     entry: ArchiveEntry
     sizes: Mapping[str, int]
 
 
 class ArchiveCopy:
-    """A copy of an archive that is being made."""
+    """Copies an archive to a backup."""
 
     def __init__(self, archive: Path, target: Path, earlier: Mapping[str, Path]) -> None:
-        """``earlier``: files of an earlier backup at the same place, by their names in the archive."""
+        """``earlier``: files of an earlier backup in the same folder, by their names in the archive."""
         self._archive = archive
         self._target = target
         self._earlier = earlier
         self.copied_bytes = 0
         self.shared_bytes = 0
 
-    def missing_bytes(self, listed: Listed) -> int:
-        """Return how many bytes of the table's files would have to be copied now. Raises OSError."""
-        new = [name for name in self._missing(listed) if not self._known(name, listed.sizes[name])]
+    def missing_bytes(self, listing: TableListing) -> int:
+        """Return how many bytes of data files have to be copied now. Raises OSError."""
+        new = [name for name in self._missing(listing) if not self._earlier_file(name, listing.sizes[name])]
         for name in new:
-            with suppress(FileNotFoundError):  # a run has replaced it since
+            with suppress(FileNotFoundError):  # a run has replaced the file since
                 takes_room = not can_share(self._archive / name, self._target)
-                return sum(listed.sizes[each] for each in new) if takes_room else 0
+                return sum(listing.sizes[each] for each in new) if takes_room else 0
         return 0
 
-    def take_files(self, listed: Listed) -> None:
-        """Copy or share what is missing of the table's files, and drop what the table does not name.
+    def copy_files(self, listing: TableListing) -> None:
+        """Copy or share missing data files, and delete files that the table does not have.
 
-        What vanishes meanwhile was replaced by a run: it is left out. Raises OSError.
+        Skips files that a run replaces during the copy. Raises OSError.
         """
         for name in list(names_under(self._target)) if self._target.is_dir() else ():
-            if name not in listed.sizes or (self._target / name).lstat().st_size != listed.sizes[name]:
+            if name not in listing.sizes or (self._target / name).lstat().st_size != listing.sizes[name]:
                 (self._target / name).unlink()
-        for name in self._missing(listed):
+        for name in self._missing(listing):
             with suppress(FileNotFoundError):
-                self._take(name, listed.sizes[name])
+                self._copy(name, listing.sizes[name])
             reach("backup.file_taken")
 
-    def take_log(self) -> None:
-        """Copy the table's log. No run may be under way. Raises OSError."""
+    def copy_log(self) -> None:
+        """Copy the table's log. No run may be active. Raises OSError."""
         make_folders(self._target / LOG)
         for path in sorted((self._archive / LOG).iterdir()):
-            is_hidden = path.name.startswith(".")  # Hadoop's sums of files, and what it left behind
+            is_hidden = path.name.startswith(".")  # Hadoop's checksums and leftovers
             if path.is_file() and not is_hidden and not is_unfinished(path.name):
                 copy(path, self._target / LOG / path.name)
 
-    def _missing(self, listed: Listed) -> list[str]:
-        return [name for name in sorted(listed.sizes) if not (self._target / name).exists()]
+    def _missing(self, listing: TableListing) -> list[str]:
+        return [name for name in sorted(listing.sizes) if not (self._target / name).exists()]
 
-    def _known(self, name: str, size: int) -> Path | None:
-        """Return the file of an earlier backup, if one has it."""
-        known = self._earlier.get(name)
-        return known if known and file_size(known) == size else None
+    def _earlier_file(self, name: str, size: int) -> Path | None:
+        """Return the file of an earlier backup, or None."""
+        path = self._earlier.get(name)
+        return path if path and file_size(path) == size else None
 
-    def _take(self, name: str, size: int) -> None:
-        known, target = self._known(name, size), self._target / name
-        if (known and link(known, target)) or share(self._archive / name, target):
+    def _copy(self, name: str, size: int) -> None:
+        earlier_file, target = self._earlier_file(name, size), self._target / name
+        if (earlier_file and link(earlier_file, target)) or share(self._archive / name, target):
             self.shared_bytes += size
         else:
             self.copied_bytes += size
 
 
-def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> Listed:
-    """Return what the table in the folder ``archive`` has, if it is the one that the database knows.
+def list_table(archive: Path, read_state: Callable[[], ArchiveState]) -> TableListing:
+    """Return the listing of the table in the folder ``archive``.
 
-    ``read_state`` asks the database. Raises BackupError.
+    ``read_state``: reads the state of the archive from the database. Raises BackupError if the table cannot be read, or
+    does not match that state.
     """
-    import pyarrow  # noqa: PLC0415 - where nothing is archived, it is not paid for
+    import pyarrow  # noqa: PLC0415 - loaded only if there is an archive
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     try:
         table, fault = open_known(archive, read_state)
         if fault:
             raise BackupError(fault)
-        found = pyarrow.table(table.get_add_actions())
+        actions = pyarrow.table(table.get_add_actions())
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise BackupError(f"{archive}: {one_line(error)}") from error
-    names, sizes, rows = (found[each].to_pylist() for each in ("path", "size_bytes", "num_records"))
-    if strange := next((name for name in names if not _DATA.fullmatch(name)), None):
-        raise BackupError(f"{archive}: names a file that lies elsewhere: {strange!r}")
-    return Listed(
+    names, sizes, rows = (actions[each].to_pylist() for each in ("path", "size_bytes", "num_records"))
+    if foreign_name := next((name for name in names if not _DATA.fullmatch(name)), None):
+        raise BackupError(f"{archive}: the table has a file outside of its folder: {foreign_name!r}")
+    return TableListing(
         ArchiveEntry(read_state().archive_id, table.version(), sum(rows)), dict(zip(names, sizes, strict=True))
     )
 
 
 def find_state(database: Path) -> ArchiveState | None:
-    """Return what a database knows of its archive; None if nothing is archived.
-
-    Raises StoreError and sqlite3.Error.
-    """
+    """Return the state of a database's archive; None if nothing is archived. Raises StoreError and sqlite3.Error."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        known = moves.find_state(connection)
-        return known if known and (known.version or moves.has_parts(connection)) else None
+        state = moves.find_state(connection)
+        return state if state and (state.version or moves.has_parts(connection)) else None
 
 
 def state_reader(database: Path) -> Callable[[], ArchiveState]:
-    """Return what asks ``database`` for the state of its archive."""
+    """Return a function that reads the state of the archive from ``database``."""
 
     def read_state() -> ArchiveState:
-        known = find_state(database)
-        if known is None:
-            raise sqlite3.OperationalError("nothing is archived any more")
-        return known
+        state = find_state(database)
+        if state is None:
+            raise sqlite3.OperationalError("the archive was removed during the backup")
+        return state
 
     return read_state
 
 
 def require_pair(database: Path, archive: Path, entry: ArchiveEntry | None) -> None:
-    """Raise BackupError unless a copied database and a copied archive belong together, and no file is missing.
+    """Raise BackupError unless a copied database and a copied archive match, and no file is missing.
 
-    ``entry``: what the manifest says of the archive. Raises StoreError and sqlite3.Error too.
+    ``entry``: the archive in the manifest. Also raises StoreError and sqlite3.Error.
     """
-    known = find_state(database)
-    if (known is None) != (entry is None):
-        raise BackupError(
-            f"{database}: {'has no' if known is None else 'has an'} archive, other than the manifest says"
-        )
-    if known is None:
+    state = find_state(database)
+    if (state is None) != (entry is None):
+        raise BackupError(f"{database}: {'has no' if state is None else 'has an'} archive, unlike the manifest")
+    if state is None:
         return
-    listed = list_table(archive, lambda: known)
-    if listed.entry != entry:
-        raise BackupError(f"{archive}: is at version {listed.entry.version}, other than the manifest says")
-    _require_files(archive, listed.sizes.items(), set(names_under(archive)))
+    listing = list_table(archive, lambda: state)
+    if listing.entry != entry:
+        raise BackupError(f"{archive}: is at version {listing.entry.version}, unlike the manifest")
+    _require_files(archive, listing.sizes.items(), set(names_under(archive)))
 
 
-def _require_files(archive: Path, wanted: Iterable[tuple[str, int]], there: Collection[str]) -> None:
-    for name, size in wanted:
-        if name not in there or (archive / name).stat().st_size != size:
-            raise BackupError(f"{archive / name}: is missing, or not as long as the table's log says")
+def _require_files(archive: Path, expected: Iterable[tuple[str, int]], existing: Collection[str]) -> None:
+    for name, size in expected:
+        if name not in existing or (archive / name).stat().st_size != size:
+            raise BackupError(f"{archive / name}: is missing, or its size differs from the table's log")

@@ -1,11 +1,10 @@
-"""Copies the database while a server writes to it: as it was at one moment, and only what lives.
+"""Copies the database while a server writes to it, without traces of deleted rows.
 
-`VACUUM INTO` reads within one read transaction. So no commit of the server makes it begin anew, however many there are.
-It builds each table anew: what was deleted is not in the copy, nor are free pages and bytes that belong to nothing, in
-which traces of deleted rows may be readable.
+`VACUUM INTO` reads in one transaction, so commits of the server do not restart it. It rebuilds each table, so the copy
+has no free pages or unused bytes in which deleted rows may be readable.
 
-As long as that lasts, the write-ahead log grows, and cannot be emptied. So nothing else is done meanwhile: the copy is
-checked later. If the log becomes too large, the copy is given up.
+During the copy the write-ahead log grows and cannot be emptied. So the copy is verified afterwards, and aborted if the
+log becomes too large.
 """
 
 import os
@@ -20,23 +19,23 @@ from conclave.backup.manifest import BackupError
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import file_size, free_bytes
 
-MOST_LOG_BYTES = 1024 * 1024 * 1024
-"""The copy is given up if the write-ahead log has grown to more than 1 GiB."""
+MAX_LOG_BYTES = 1024 * 1024 * 1024
+"""The copy is aborted if the write-ahead log exceeds 1 GiB."""
 
 LEFT_FREE_BYTES = 64 * 1024 * 1024
-"""The copy is given up if the disk of the database has less than 64 MiB free, and room for the write-ahead log."""
+"""The copy is aborted if the database's disk has less free space than the size of the write-ahead log plus 64 MiB."""
 
 FLUSH_SECONDS = 0.02
-"""What was written goes to the disk fifty times a second, so that the commits of a server never wait for much of it."""
+"""The copy is flushed fifty times a second, so that commits of the server do not wait for large writes."""
 
-LOOK_STEPS = 100_000
-"""After so many steps of SQLite's machine it is looked how large the log is: about a hundred times a second."""
+CHECK_STEPS = 100_000
+"""The steps of SQLite's virtual machine between two checks of the log's size; about a hundred checks a second."""
 
 
 def copy(database: Path, target: Path) -> None:
-    """Copy the database into the new file ``target``, which is on the disk then.
+    """Copy the database into the new file ``target``, and sync it.
 
-    No cleanup run may be under way: it could not empty the write-ahead log. Raises BackupError, StoreError,
+    No cleanup run may be active, since it could not empty the write-ahead log. Raises BackupError, StoreError,
     sqlite3.Error and OSError.
     """
     log = database.with_name(database.name + "-wal")
@@ -46,15 +45,15 @@ def copy(database: Path, target: Path) -> None:
             closing(sqlite.connect(database)) as copier,
             closing(sqlite.connect(database, readonly=True)) as source,
         ):
-            source.set_progress_handler(lambda: bool(_shortage(database, log)), LOOK_STEPS)
+            source.set_progress_handler(lambda: bool(_shortage(database, log)), CHECK_STEPS)
             try:
-                with _flushed(descriptor):
+                with _flush_regularly(descriptor):
                     source.execute("VACUUM INTO ?", (str(target),))
             except sqlite3.Error as error:
                 if shortage := _shortage(database, log):
                     raise BackupError(shortage) from error
                 raise
-            # Otherwise the server's writer would have to copy what has gathered in the log, and senders would wait.
+            # Otherwise the server's writer would checkpoint the large log, and senders would wait.
             sqlite.checkpoint(copier)
         os.fsync(descriptor)
     finally:
@@ -62,54 +61,54 @@ def copy(database: Path, target: Path) -> None:
 
 
 @contextmanager
-def _flushed(descriptor: int) -> Iterator[None]:
-    """Have what the block writes to a file on the disk soon after. Raises OSError, at the end of the block."""
-    ended = threading.Event()
-    failed: list[OSError] = []
+def _flush_regularly(descriptor: int) -> Iterator[None]:
+    """Context manager that flushes a file regularly. Raises OSError at the end of the block."""
+    is_done = threading.Event()
+    errors: list[OSError] = []
 
     def flush() -> None:
         try:
-            while not ended.wait(FLUSH_SECONDS):
+            while not is_done.wait(FLUSH_SECONDS):
                 os.fdatasync(descriptor)
         except OSError as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=flush)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        is_done.set()
         thread.join()
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
 
 def _shortage(database: Path, log: Path) -> str:
-    """Return in one line why the copy, which keeps the log from being emptied, has to be given up; "" for nothing."""
+    """Return in one line the reason to abort the copy, or ""."""
     size, free = file_size(log), free_bytes(database.parent)
-    if size > MOST_LOG_BYTES:
+    if size > MAX_LOG_BYTES:
         return (
-            f"{log}: has grown to {size:,} bytes while the database was copied: the copy was given up; repeat it while"
+            f"{log}: has grown to {size:,} bytes while the database was copied: the copy was aborted; repeat it while"
             " less is sent, or to a faster disk"
         )
     if free < size + LEFT_FREE_BYTES:
-        return f"{database.parent}: only {free:,} bytes are left while the database is copied: the copy was given up"
+        return f"{database.parent}: only {free:,} bytes are left while the database is copied: the copy was aborted"
     return ""
 
 
 def size_of(database: Path) -> int:
-    """Return about how many bytes a copy takes now. Raises StoreError and sqlite3.Error."""
+    """Return the approximate size of a copy in bytes. Raises StoreError and sqlite3.Error."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         pages, page_bytes = (connection.execute(f"PRAGMA {each}").fetchone()[0] for each in ("page_count", "page_size"))
         return int(pages * page_bytes) + CHUNK_BYTES
 
 
 def read_rows(copied: Path) -> dict[str, int]:
-    """Check a copy, and return how many rows each table has. Raises BackupError and sqlite3.Error."""
+    """Check a copy, and return the number of rows of each table. Raises BackupError and sqlite3.Error."""
     with closing(sqlite.connect(copied, readonly=True)) as connection:
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise BackupError(f"{copied}: SQLite finds it damaged: {' '.join(found.split())}")
+        outcome = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if outcome != "ok":
+            raise BackupError(f"{copied}: SQLite finds it damaged: {' '.join(outcome.split())}")
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         return {name: connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in sorted(names)}

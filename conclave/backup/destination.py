@@ -1,4 +1,4 @@
-"""The folder in which backups are kept: whose it is, what is in it, and what goes when there are too many."""
+"""Manages the folder of backups: checks and locks it, lists backups, and removes old ones."""
 
 import os
 import re
@@ -22,12 +22,12 @@ from conclave.system.durable import sync
 from conclave.system.locks import LockedError
 
 MARK = ".conclave-backups"
-"""The name of a file that makes a folder one for backups. Making a backup there locks this file."""
+"""The file that marks a folder for backups. Making a backup locks this file."""
 
 _TEXT = "Backups of one Conclave server are kept here; `conclave backup list` lists them. Database:\n"
 
 UNFINISHED = ".unfinished"
-"""The name of a backup that is not complete. The next one goes on with it."""
+"""The name of an incomplete backup. The next backup continues it."""
 
 _REMOVED = ".removed"
 """The name of a backup that is being removed."""
@@ -36,8 +36,8 @@ _NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A backup that is kept: its folder, and its manifest, or why that cannot be read."""
+class KeptBackup:
+    """A backup: its folder, and its manifest. ``fault``: why the manifest cannot be read."""
 
     path: Path
     manifest: Manifest | None
@@ -45,17 +45,17 @@ class Kept:
 
 
 class Destination:
-    """A folder for backups, of which this process holds the lock."""
+    """A folder for backups that this process has locked."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: exists, and has its mark."""
+        """``folder``: an existing folder with the file MARK."""
         self.folder = folder
         self.unfinished = folder / UNFINISHED
 
     def complete(self, now: int) -> Path:
-        """Give the unfinished backup its name, which says when it was made, and return its path. Raises OSError.
+        """Rename the unfinished backup to the time ``now``, Unix seconds, and return its path. Raises OSError.
 
-        ``now``: Unix seconds. If that name is taken, a later one is used.
+        If the name is taken, a later time is used.
         """
         while (path := self.folder / f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H-%M-%SZ}").exists():
             now += 1
@@ -64,35 +64,35 @@ class Destination:
         return path
 
     def prune(self, keep: int) -> list[str]:
-        """Remove the oldest complete backups until ``keep`` whole ones are left; return their names. Raises OSError.
+        """Remove the oldest backups until ``keep`` undamaged ones are left; return their names. Raises OSError.
 
-        One whose archive was damaged when it was made does not count. It goes with the whole ones that were made before
-        it, and if ``keep`` damaged ones are newer: so none removes a whole one, and they do not fill the disk.
+        Backups that were damaged when they were made do not count. They are removed with older undamaged ones, and if
+        there are ``keep`` newer damaged ones. So damaged backups never displace an undamaged one,
+        and do not fill the disk.
 
-        One whose manifest cannot be read stays, and does not count: the operator has to look at it, see ``unread``. So
-        does one that is a link, since it lies elsewhere.
+        Backups with an unreadable manifest, and symbolic links, do not count and are never removed: see ``unread``.
         """
-        kinds: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
-        for each in kept_in(self.folder):
+        backups: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
+        for each in backups_in(self.folder):
             if each.manifest is not None and not each.path.is_symlink():
-                kinds[bool(each.manifest.faults)].append((each.manifest.number, each.path))
-        whole, damaged = sorted(kinds[False]), sorted(kinds[True])
+                backups[bool(each.manifest.faults)].append((each.manifest.number, each.path))
+        whole, damaged = sorted(backups[False]), sorted(backups[True])
         oldest = whole[-keep][0] if len(whole) >= keep else 0
-        kept = {*whole[-keep:], *(each for each in damaged[-keep:] if each[0] > oldest)}
-        gone = []
-        for _, path in sorted({*whole, *damaged} - kept):
+        to_keep = {*whole[-keep:], *(each for each in damaged[-keep:] if each[0] > oldest)}
+        removed_names = []
+        for _, path in sorted({*whole, *damaged} - to_keep):
             path.rename(self.folder / _REMOVED)
             reach("backup.renamed_away")
             self.remove_leftovers()
-            gone.append(path.name)
-        return gone
+            removed_names.append(path.name)
+        return removed_names
 
     def unread(self) -> list[str]:
-        """Return in a line each which backups are never removed, since their manifests cannot be read."""
-        return [f"{each.fault}: it is neither counted nor removed" for each in kept_in(self.folder) if each.fault]
+        """Return one line for each backup that is never removed because its manifest cannot be read."""
+        return [f"{each.fault}: it is neither counted nor removed" for each in backups_in(self.folder) if each.fault]
 
     def remove_leftovers(self) -> None:
-        """Finish a removal that did not end, and remove what is only a link. Raises OSError."""
+        """Finish an interrupted removal, and remove symbolic links. Raises OSError."""
         for path in (self.folder / _REMOVED, self.unfinished):
             if path.is_symlink():
                 path.unlink()
@@ -102,10 +102,10 @@ class Destination:
 
 
 @contextmanager
-def opened(config: Config, folder: Path) -> Iterator[Destination]:
-    """Make the folder for backups of a server, or take one that is there, and hold its lock while the block lasts.
+def open_destination(config: Config, folder: Path) -> Iterator[Destination]:
+    """Context manager that creates the folder for backups if necessary, and locks it.
 
-    Its mode is 0700 then. Raises BackupError if it cannot be that, or if another backup is being made there.
+    Sets its mode to 0700. Raises BackupError if the folder is unsuitable, or if another backup is being made there.
     """
     folder = Path(os.path.realpath(folder))
     _require_outside(config, folder)
@@ -116,84 +116,85 @@ def opened(config: Config, folder: Path) -> Iterator[Destination]:
         if not (folder / MARK).exists():
             write(folder / MARK, f"{_TEXT}{config.database}\n")
         with locks.hold_file(folder / MARK):
-            here = Destination(folder)
-            here.remove_leftovers()
-            yield here
+            destination = Destination(folder)
+            destination.remove_leftovers()
+            yield destination
     except LockedError:
         raise BackupError(f"{folder}: another backup is being made there: wait until it has ended") from None
 
 
 def _require_outside(config: Config, folder: Path) -> None:
-    """Raise BackupError if a backup in ``folder`` would lie where no file may hold what was erased."""
+    """Raise BackupError if ``folder`` is in a folder of the server."""
     for own in (config.data, config.archive_path):
         if folder.is_relative_to(own):
             raise BackupError(
-                f"{folder}: lies in {own}, where nothing may be that was erased: name a folder elsewhere, best on"
-                " another disk"
+                f"{folder}: is in {own}, where no backup may be: choose another folder, preferably on another disk"
             )
     if folder.is_relative_to(path_check.restoring(config.database)):
-        raise BackupError(f"{folder}: is where a restore works, which removes it: name a folder elsewhere")
+        raise BackupError(f"{folder}: is the working folder of a restore, which removes it: choose another folder")
 
 
 def _require_own(config: Config, folder: Path) -> None:
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         if not folder.parent.is_dir():
             raise BackupError(f"{folder}: there is no folder {folder.parent}; is its disk mounted?") from None
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise BackupError(f"{folder}: is a file, not a folder")
     owner = operator_identity.owner_not_root(folder)
     if owner and owner == operator_identity.owner_not_root(config.database):
         raise BackupError(
-            f"{folder}: belongs to {owner}, who could neither read nor remove a backup that root makes there: run this"
-            f" as that user, as by sudo -u '{owner}'"
+            f"{folder}: belongs to {owner}, who could neither read nor remove a backup made by root: run this as that"
+            f" user, for example by sudo -u '{owner}'"
         )
     mark = folder / MARK
     if foreign := _foreign(folder):
-        raise BackupError(f"{folder}: holds {foreign}, which is no backup: name a folder of its own")
+        raise BackupError(f"{folder}: contains {foreign}, which is not a backup: choose a separate folder")
     if not mark.is_file():
-        if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
-            raise BackupError(f"{folder}: everybody can write there: name a folder of its own")
+        if status.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
+            raise BackupError(f"{folder}: is writable for everyone: choose a separate folder")
         return
-    known = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
-    if known and known != str(config.database):
-        raise BackupError(f"{folder}: holds backups of another database, {known}: name a folder of its own")
+    recorded_database = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
+    if recorded_database and recorded_database != str(config.database):
+        raise BackupError(
+            f"{folder}: contains backups of another database, {recorded_database}: choose a separate folder"
+        )
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the name of something in a folder without a mark, None if it is empty, or has one. Raises OSError."""
+    """Return a name in a folder without MARK; None if the folder is empty or has MARK. Raises OSError."""
     if (folder / MARK).is_file():
         return None
-    found = next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
-    return None if (folder / MARK).is_file() else found  # another process may have made it meanwhile
+    name = next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
+    return None if (folder / MARK).is_file() else name  # another process may have created it in between
 
 
 def _close(folder: Path) -> None:
-    """Let no other user into the folder. Raises BackupError where that is not this user's to do."""
+    """Restrict the folder to this user. Raises BackupError if it belongs to another user."""
     try:
         folder.chmod(0o700)
     except PermissionError:
         raise BackupError(
-            f"{folder}: belongs to another user: give it to the one who makes the backups (chown), or name another"
+            f"{folder}: belongs to another user: chown it to the user who makes the backups, or choose another folder"
         ) from None
 
 
-def kept_in(folder: Path) -> Iterator[Kept]:
-    """Yield the backups in a folder, by name; a manifest may be large.
+def backups_in(folder: Path) -> Iterator[KeptBackup]:
+    """Yield the backups in a folder, ordered by name. Manifests may be large.
 
-    An empty folder may become one for backups, and has none. Raises BackupError if another one has no mark.
+    Raises BackupError if the folder is not empty and has no MARK.
     """
     try:
         if foreign := _foreign(folder):
-            raise BackupError(f"{folder}: is no folder for backups, and holds {foreign}")
+            raise BackupError(f"{folder}: is not a folder for backups: it contains {foreign}")
         paths = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
     except OSError as error:
         raise BackupError(f"{folder}: {error.strerror}") from error
     for path in paths:
         try:
-            yield Kept(path, manifest.read(path))
+            yield KeptBackup(path, manifest.read(path))
         except BackupError as error:
-            if not is_gone(path):  # or the one who makes backups has removed it meanwhile
-                yield Kept(path, None, str(error))
+            if not is_gone(path):  # unless it was removed in between
+                yield KeptBackup(path, None, str(error))

@@ -1,4 +1,4 @@
-"""Copies and shares files, a little at a time, and has them on the disk before anything relies on them."""
+"""Copies, shares and syncs files. Writes in small portions, so that a running server is not delayed."""
 
 import errno
 import fcntl
@@ -11,87 +11,86 @@ from pathlib import Path
 from conclave.system.durable import sync
 
 KEPT_FREE_BYTES = 64 * 1024 * 1024
-"""A backup or a restore leaves at least 64 MiB free where it writes: it may be the disk of the server."""
+"""The least free space that a backup or a restore leaves, since both may write to the server's disk."""
 
 CHUNK_BYTES = 1024 * 1024
-"""Files are read and written 1 MiB at a time."""
+"""The size of a read or write."""
 
 FLUSHED_BYTES = 4 * 1024 * 1024
-"""What is written goes to the disk after each 4 MiB, so that the commits of a server never wait for more than that."""
+"""Copies are flushed after each 4 MiB, so that commits of a server do not wait for larger writes."""
 
 PART = ".part"
-"""The suffix of a file that is being copied. Without it, a file is whole."""
+"""The suffix of a file whose copy is not complete."""
 
 _FICLONE = 0x40049409
-"""The number of the ioctl that shares the blocks of a file; the copy is a file of its own (btrfs, XFS)."""
+"""The ioctl that copies a file by sharing its blocks (btrfs, XFS)."""
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
-"""Errors that mean: this file cannot have another name there. Then it is copied."""
+"""Errors of a hard link that is not possible. The file is copied instead."""
 
 
 def share(source: Path, target: Path) -> bool:
-    """Make ``target`` the same as ``source``, and tell whether that took no space: by shared blocks or by a link.
+    """Copy ``source`` to ``target`` atomically, by shared blocks or a hard link if possible. Return whether it was.
 
-    It takes the place of a file that is there. ``source`` must never be changed in place. A crash leaves ``target`` as
-    it was, or whole. Raises OSError; FileNotFoundError if there is no source.
+    Replaces an existing file. ``source`` must be immutable. Raises OSError; FileNotFoundError if ``source`` is missing.
     """
-    if _shared(source, target):
+    if _share_blocks(source, target):
         return True
-    _whole(target, source, copy)
+    _create_atomically(target, source, copy)
     return False
 
 
 def can_share(source: Path, folder: Path) -> bool:
-    """Return whether ``share`` would take no space in a folder. Raises OSError as that does.
+    """Return whether ``share`` would take no space in a folder. Raises the errors of ``share``.
 
-    It is tried: two folders of one file system may be mounted apart, as in the confinement of systemd's units.
+    Tests it, since two folders of one file system may be separate mounts, as in sandboxed systemd units.
     """
     probe = folder / "probe"
     probe.unlink(missing_ok=True)
     try:
-        return _shared(source, probe)
+        return _share_blocks(source, probe)
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _shared(source: Path, target: Path) -> bool:
-    return _whole(target, source, _clone) or link(source, target)
+def _share_blocks(source: Path, target: Path) -> bool:
+    return _create_atomically(target, source, _clone) or link(source, target)
 
 
 def link(source: Path, target: Path) -> bool:
-    """Give ``source`` the name ``target`` too; tell whether that can be. Raises OSError as ``share`` does."""
-    return _whole(target, source, _link)
+    """Create the hard link ``target`` atomically; return whether that is possible. Raises the errors of ``share``."""
+    return _create_atomically(target, source, _link)
 
 
 def duplicate(source: Path, target: Path) -> None:
-    """Make ``target`` a file of its own with the content of ``source``; blocks may be shared. Raises OSError."""
-    if not _whole(target, source, _clone):
-        _whole(target, source, copy)
+    """Copy ``source`` to the separate file ``target`` atomically; they may share blocks. Raises OSError."""
+    if not _create_atomically(target, source, _clone):
+        _create_atomically(target, source, copy)
 
 
-def _whole(target: Path, source: Path, make: Callable[[Path, Path], bool]) -> bool:
-    """Let ``make`` make a file, which gets its name only once it is whole; tell whether it did."""
+def _create_atomically(target: Path, source: Path, make: Callable[[Path, Path], bool]) -> bool:
+    """Create ``target`` by ``make`` under a temporary name, and rename it; return the result of ``make``."""
     make_folders(target.parent)
     part = target.with_name(target.name + PART)
     part.unlink(missing_ok=True)
-    if made := make(source, part):
+    if is_created := make(source, part):
         part.rename(target)
-    return made
+    return is_created
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder, with those above it that are missing: for the operator alone, under any umask."""
+    """Create a folder and its missing parents with mode 0700, regardless of the umask."""
     for each in (*reversed(folder.parents), folder):
         if not each.is_dir():
             each.mkdir(mode=0o700)
 
 
 def _clone(source: Path, target: Path) -> bool:
-    with source.open("rb") as read, _created(target) as written:
+    with source.open("rb") as file, _new_file(target) as descriptor:
         try:
-            fcntl.ioctl(written, _FICLONE, read.fileno())
-            os.fdatasync(written)
-        except OSError:  # most file systems cannot, or these are two
+            fcntl.ioctl(descriptor, _FICLONE, file.fileno())
+            os.fdatasync(descriptor)
+        except OSError:  # not supported, or another file system
             target.unlink()
             return False
     return True
@@ -108,28 +107,28 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def copy(source: Path, target: Path) -> bool:
-    """Copy a file; ``target`` must not exist. All of it is on the disk then. Raises OSError; returns True."""
-    with source.open("rb") as read, _created(target) as written:
+    """Copy a file to the new file ``target``, and sync it. Returns True. Raises OSError."""
+    with source.open("rb") as file, _new_file(target) as descriptor:
         unflushed = 0
-        while data := read.read(CHUNK_BYTES):
-            _write(written, data)
+        while data := file.read(CHUNK_BYTES):
+            _write(descriptor, data)
             unflushed += len(data)
             if unflushed >= FLUSHED_BYTES:
-                os.fdatasync(written)
+                os.fdatasync(descriptor)
                 unflushed = 0
-        os.fdatasync(written)
+        os.fdatasync(descriptor)
     return True
 
 
 def write(path: Path, text: str) -> None:
-    """Write a new file of text, and have it on the disk. Raises OSError."""
-    with _created(path) as written:
-        _write(written, text.encode())
-        os.fsync(written)
+    """Write a new text file, and sync it. Raises OSError."""
+    with _new_file(path) as descriptor:
+        _write(descriptor, text.encode())
+        os.fsync(descriptor)
 
 
 @contextmanager
-def _created(path: Path) -> Iterator[int]:
+def _new_file(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield descriptor
@@ -144,7 +143,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal digits. Raises OSError, also for a symbolic link."""
+    """Return the SHA-256 of a file in hexadecimal digits. Raises OSError. Links are not followed."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -153,8 +152,8 @@ def sum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def forget(path: Path) -> None:
-    """Have the next read of a file come from the disk, where the system can do that. Raises OSError."""
+def drop_cache(path: Path) -> None:
+    """Drop a file from the page cache, so that the next read comes from the disk, if supported. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -163,7 +162,7 @@ def forget(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Have everything under ``folder`` on the disk, and ``folder`` itself. Raises OSError."""
+    """Sync ``folder`` and everything in it. Raises OSError."""
     for parent, _, names in os.walk(folder):
         for name in names:
             sync(Path(parent, name))
@@ -171,7 +170,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def names_under(folder: Path) -> Iterator[str]:
-    """Yield the paths within ``folder`` of all that is there and is no folder, in order; links are not followed."""
+    """Yield the relative paths of all files and symbolic links under ``folder``, in order."""
     for parent, folders, names in os.walk(folder):
         folders.sort()
         linked = [each for each in folders if Path(parent, each).is_symlink()]
@@ -180,7 +179,7 @@ def names_under(folder: Path) -> Iterator[str]:
 
 
 def remove_empty_folders(folder: Path) -> None:
-    """Remove the folders under ``folder`` in which nothing is left."""
+    """Remove all empty folders under ``folder``."""
     for parent, folders, _ in os.walk(folder, topdown=False):
         for each in folders:
             with suppress(OSError):

@@ -1,11 +1,12 @@
-"""Makes a backup of a server at work, or of one that is stopped.
+"""Makes a backup of a running or stopped server.
 
-1. Without any lock, the archive's files are copied, or shared with the server or with an earlier backup. Runs go on.
-2. With the run lock, what a run has changed in the archive since is made good, and the database is copied. No one
-   changes the archive meanwhile, so it is as the copied database knows it. Clients are served; a run waits.
-3. Without the lock, the copy is checked, the sums are computed, and the backup gets its name.
+1. Without a lock: copies the archive's files, or shares them with the server or an earlier backup. Runs continue.
+2. With the run lock: copies the archive files that a run has changed since, and the database. The archive cannot change
+   during this step, so both match. Clients are served; runs wait.
+3. Without the lock: checks the copy, computes checksums, and renames the backup.
 
-If much has to be copied in step 2, because a run was at work during step 1, the lock is let go and step 1 done again.
+If step 2 would have to copy many bytes, because a run was active during step 1, it releases the lock and repeats
+step 1.
 """
 
 import errno
@@ -18,9 +19,9 @@ from pathlib import Path
 
 from conclave import __version__
 from conclave.backup import archive_copy, database_copy, destination, manifest
-from conclave.backup.archive_check import ArchiveCheck, Former, entry_of
-from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
-from conclave.backup.destination import Destination, kept_in
+from conclave.backup.archive_check import ArchiveCheck, FormerBackup, entry_of
+from conclave.backup.archive_copy import ArchiveCopy, TableListing, find_state, state_reader
+from conclave.backup.destination import Destination, backups_in
 from conclave.backup.files import KEPT_FREE_BYTES, names_under, remove_empty_folders, sync_tree, write
 from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest
 from conclave.clock import Clock
@@ -35,57 +36,53 @@ from conclave.system.durable import sync
 from conclave.system.locks import DatabaseLock, Wait
 
 COPIED_LOCKED_BYTES = 256 * 1024 * 1024
-"""If more than 256 MiB of the archive would have to be copied under the run lock, they are copied before."""
+"""The maximum bytes of the archive to copy under the run lock, except in the last round."""
 
 ROUNDS = 3
-"""That is done at most 3 times. Then as much is copied under the lock as one run has just written."""
+"""The maximum number of times that step 1 is done. After that, all missing files are copied under the lock."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A backup that was made.
-
-    ``copied_bytes`` and ``shared_bytes``: of the archive, what took space and what did not.
-    """
+class BackupResult:
+    """A complete backup. ``copied_bytes`` and ``shared_bytes``: bytes of the archive that were copied, or shared."""
 
     path: Path
     manifest: Manifest
     copied_bytes: int
     shared_bytes: int
     locked_seconds: float
-    """For how long a cleanup run would have waited."""
+    """How long the run lock was held."""
     removed: list[str]
-    """The names of backups that were removed for it."""
+    """The names of old backups that were removed."""
     notes: list[str] = field(default_factory=list)
-    """What is damaged elsewhere, in the server's archive or in an earlier backup, and whole in this one; a line each.
-    """
+    """One line for each file that is damaged in the server's archive or an earlier backup, but not in this one."""
 
 
 class _NoRoomError(BackupError):
-    """There is too little room for a backup. Nothing of it is kept."""
+    """There is not enough space for a backup. No part of it is kept."""
 
 
-def make(config: Config, clock: Clock, folder: Path, keep: int | None, wait: Wait) -> Made:
+def make(config: Config, clock: Clock, folder: Path, keep: int | None, wait: Wait) -> BackupResult:
     """Make a backup in ``folder`` and return it.
 
-    ``keep``: how many are kept there, this one included; None for all. ``wait``: called before a wait for a cleanup
-    run. Raises BackupError. If it is killed, what it has copied of the archive is used by the next one.
+    ``keep``: how many backups to keep, including this one; None: all. ``wait``: called before waiting for a cleanup
+    run. Raises BackupError. If the process is killed, the next backup reuses the copied files of the archive.
     """
     try:
         schema.require_current(config.database)
-        with destination.opened(config, folder) as place:
+        with destination.open_destination(config, folder) as backups:
             try:
-                return _Making(config, clock, place).make(keep, wait)
+                return _BackupJob(config, clock, backups).make(keep, wait)
             except (OSError, sqlite3.Error, _NoRoomError) as error:
                 if isinstance(error, _NoRoomError) or _is_full(error, config.database):
-                    shutil.rmtree(place.unfinished, ignore_errors=True)
+                    shutil.rmtree(backups.unfinished, ignore_errors=True)
                 raise
     except (OSError, sqlite3.Error, StoreError) as error:
         raise BackupError(_one_line(error, config.database, folder)) from error
 
 
 def _is_full(error: Exception, database: Path) -> bool:
-    """Return whether an error is that of a full disk."""
+    """Return whether an error means that the disk is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(store_error(database, error), StoreFullError)
@@ -93,8 +90,8 @@ def _is_full(error: Exception, database: Path) -> bool:
 
 def _one_line(error: Exception, database: Path, folder: Path) -> str:
     if _is_full(error, database):
-        there = folder if folder.is_dir() else folder.parent
-        return f"{folder}: the disk is full ({free_text(there)}): nothing was kept of this backup"
+        existing_folder = folder if folder.is_dir() else folder.parent
+        return f"{folder}: the disk is full ({free_text(existing_folder)}): nothing was kept of this backup"
     if is_disk_error(error):
         return f"{database}, or its copy in {folder}: {error}"
     if isinstance(error, OSError) and error.filename:
@@ -102,16 +99,16 @@ def _one_line(error: Exception, database: Path, folder: Path) -> str:
     return str(error)
 
 
-def _newest(folder: Path) -> Former | None:
+def _newest(folder: Path) -> FormerBackup | None:
     newest = None
-    for each in kept_in(folder):
+    for each in backups_in(folder):
         if each.manifest and (newest is None or each.manifest.number > newest.manifest.number):
-            newest = Former(each.path, each.manifest)
+            newest = FormerBackup(each.path, each.manifest)
     return newest
 
 
-class _Making:
-    """One backup, from its beginning to its end."""
+class _BackupJob:
+    """Makes one backup."""
 
     def __init__(self, config: Config, clock: Clock, place: Destination) -> None:
         self._config = config
@@ -119,118 +116,120 @@ class _Making:
         self._place = place
         self._here = place.unfinished
         self._newest = _newest(place.folder)
-        self._archive = ArchiveCopy(config.archive_path, self._here / manifest.ARCHIVE, self._earlier())
-        self._listed: Listed | None = None
+        self._archive = ArchiveCopy(config.archive_path, self._here / manifest.ARCHIVE, self._files_of_last_backup())
+        self._listing: TableListing | None = None
         self._locked_seconds = 0.0
         self._notes: list[str] = []
 
-    def make(self, keep: int | None, wait: Wait) -> Made:
-        """Make it, and remove the oldest ones."""
-        self._begin()
+    def make(self, keep: int | None, wait: Wait) -> BackupResult:
+        """Make the backup, and remove old ones."""
+        self._prepare_folder()
         reach("backup.begun")
-        made_at = self._take(wait)
+        made_at = self._copy(wait)
         remove_empty_folders(self._here)
-        whole = self._described(made_at)
+        contents = self._check(made_at)
         sync_tree(self._here)
         reach("backup.checked")
-        write(self._here / manifest.NAME, whole.to_json())
+        write(self._here / manifest.NAME, contents.to_json())
         sync(self._here)
         reach("backup.manifest_written")
         path = self._place.complete(made_at)
         reach("backup.completed")
-        self._note_made(path, made_at)
+        self._log_backup(path, made_at)
         removed = self._place.prune(keep) if keep is not None else []
         sizes = self._archive.copied_bytes, self._archive.shared_bytes
         notes = [note.replace(f"{self._here}/", f"{path}/") for note in self._notes]
         notes += self._place.unread() if keep is not None else []
-        return Made(path, whole, *sizes, self._locked_seconds, removed, notes)
+        return BackupResult(path, contents, *sizes, self._locked_seconds, removed, notes)
 
-    def _note_made(self, path: Path, made_at: int) -> None:
-        """Note in the audit log that there is a backup: the server tells its age by that."""
+    def _log_backup(self, path: Path, made_at: int) -> None:
+        """Record the backup in the audit log, from which the server derives the age of the last backup."""
         details = {"folder": str(path), "made_at": made_at}
         with closing(sqlite.connect(self._config.database)) as connection, sqlite.write_transaction(connection):
             actor = operator_identity.current()
             audit.note(connection, self._clock.now(), actor, AuditAction.BACKUP_MADE, details=details)
 
-    def _earlier(self) -> dict[str, Path]:
-        """Return the files of the archive in the last backup that were whole then, by their names in it."""
+    def _files_of_last_backup(self) -> dict[str, Path]:
+        """Return the undamaged files of the archive in the last backup, by their names in the archive."""
         if not self._newest:
             return {}
-        prefix, told = f"{manifest.ARCHIVE}/", self._newest.manifest
-        names = [name for name in told.files if name.startswith(prefix) and name not in told.faults]
+        prefix, former = f"{manifest.ARCHIVE}/", self._newest.manifest
+        names = [name for name in former.files if name.startswith(prefix) and name not in former.faults]
         return {name.removeprefix(prefix): self._newest.path / name for name in names}
 
-    def _begin(self) -> None:
-        """Keep of a backup that did not end what it has copied of the archive's files."""
+    def _prepare_folder(self) -> None:
+        """Create the folder, or clear an interrupted backup's folder except the archive's data files."""
         self._here.mkdir(mode=0o700, exist_ok=True)
         for name in list(names_under(self._here)):
             first, _, rest = name.partition("/")
             if first != manifest.ARCHIVE or not rest.startswith("lifetime="):
                 (self._here / name).unlink()
 
-    def _take(self, wait: Wait) -> int:
-        """Copy archive and database, as they are at one moment; return a second that is not after it."""
+    def _copy(self, wait: Wait) -> int:
+        """Copy archive and database in the state of the same moment. Return a Unix second not later than that."""
         with closing(DatabaseLock(self._config.database, locks.CLEANUP)) as lock:
             for round_ in range(1, ROUNDS + 1):
-                self._take_archive()
+                self._copy_archive()
                 with lock.hold(wait):
-                    began = time.monotonic()
-                    if self._is_near(last=round_ == ROUNDS):
+                    start = time.monotonic()
+                    if self._is_nearly_complete(last=round_ == ROUNDS):
                         made_at = self._clock.now()
-                        self._take_both()
-                        self._locked_seconds = time.monotonic() - began
+                        self._copy_both()
+                        self._locked_seconds = time.monotonic() - start
                         return made_at
-        raise AssertionError("the last round is always near")
+        raise AssertionError("the last round always completes")
 
-    def _take_archive(self) -> None:
-        """Copy what is missing of the archive, while runs may change it."""
+    def _copy_archive(self) -> None:
+        """Copy missing files of the archive. Runs may change it at the same time."""
         archive, database = self._config.archive_path, self._config.database
-        listed = Listed(ArchiveEntry("", 0, 0), {})
+        listing = TableListing(ArchiveEntry("", 0, 0), {})
         if find_state(database):
-            with suppress(BackupError, sqlite3.Error):  # a run may just be changing it; with the lock, it counts
-                listed = archive_copy.list_table(archive, state_reader(database))
-        missing = self._archive.missing_bytes(listed) if listed.sizes else 0
+            with suppress(BackupError, sqlite3.Error):  # a run may be changing it; with the lock it is an error
+                listing = archive_copy.list_table(archive, state_reader(database))
+        missing = self._archive.missing_bytes(listing) if listing.sizes else 0
         self._require_room(missing + database_copy.size_of(database))
-        if listed.sizes:
-            self._archive.take_files(listed)
+        if listing.sizes:
+            self._archive.copy_files(listing)
             reach("backup.archive_taken")
 
-    def _is_near(self, *, last: bool) -> bool:
-        """Return whether little of the archive is missing, now that it does not change."""
-        if last or not (known := find_state(self._config.database)):
+    def _is_nearly_complete(self, *, last: bool) -> bool:
+        """Return whether at most COPIED_LOCKED_BYTES of the archive are missing. The caller must hold the run lock."""
+        if last or not (state := find_state(self._config.database)):
             return True
-        listed = archive_copy.list_table(self._config.archive_path, lambda: known)
-        return self._archive.missing_bytes(listed) <= COPIED_LOCKED_BYTES
+        listing = archive_copy.list_table(self._config.archive_path, lambda: state)
+        return self._archive.missing_bytes(listing) <= COPIED_LOCKED_BYTES
 
-    def _take_both(self) -> None:
-        if known := find_state(self._config.database):
-            self._listed = archive_copy.list_table(self._config.archive_path, lambda: known)
-            self._archive.take_files(self._listed)
-            self._archive.take_log()
+    def _copy_both(self) -> None:
+        if state := find_state(self._config.database):
+            self._listing = archive_copy.list_table(self._config.archive_path, lambda: state)
+            self._archive.copy_files(self._listing)
+            self._archive.copy_log()
         else:
             shutil.rmtree(self._here / manifest.ARCHIVE, ignore_errors=True)
         reach("backup.caught_up")
         database_copy.copy(self._config.database, self._here / manifest.DATABASE)
         reach("backup.database_taken")
 
-    def _described(self, made_at: int) -> Manifest:
+    def _check(self, made_at: int) -> Manifest:
         """Check the copy, and return its manifest."""
         database = self._here / manifest.DATABASE
-        entry = self._listed.entry if self._listed else None
+        entry = self._listing.entry if self._listing else None
         number = self._newest.manifest.number + 1 if self._newest else 1
-        found = Manifest(
+        contents = Manifest(
             __version__, schema.migrations()[-1][0], number, made_at, database_copy.read_rows(database), entry
         )
         archive_copy.require_pair(database, self._here / manifest.ARCHIVE, entry)
-        data = [f"{manifest.ARCHIVE}/{name}" for name in sorted(self._listed.sizes)] if self._listed else []
-        looked = ArchiveCheck(self._config.archive_path, self._here, self._newest).look(data)
-        self._notes = looked.notes
-        others = {name: entry_of(self._here / name) for name in names_under(self._here) if name not in looked.entries}
-        return replace(found, files=looked.entries | others, faults=looked.faults)
+        data_files = [f"{manifest.ARCHIVE}/{name}" for name in sorted(self._listing.sizes)] if self._listing else []
+        check_result = ArchiveCheck(self._config.archive_path, self._here, self._newest).run(data_files)
+        self._notes = check_result.notes
+        others = {
+            name: entry_of(self._here / name) for name in names_under(self._here) if name not in check_result.entries
+        }
+        return replace(contents, files=check_result.entries | others, faults=check_result.faults)
 
     def _require_room(self, needed: int) -> None:
         if (free := free_bytes(self._place.folder)) < needed + KEPT_FREE_BYTES:
             raise _NoRoomError(
-                f"{self._place.folder}: there is no room for a backup: it takes {needed:,} bytes and leaves"
+                f"{self._place.folder}: not enough space for a backup: it takes {needed:,} bytes and leaves"
                 f" {KEPT_FREE_BYTES:,}, but only {free:,} are free"
             )

@@ -1,4 +1,4 @@
-"""The vault and backups: it is in none of them, and a restore takes the newest that there is."""
+"""Copies the vault, and chooses the newest vault for a restore. Backups never contain the vault."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from conclave.store.message_keys import KeyState
 
 
 def copy(config: Config, target: Path) -> None:
-    """Make a copy of the vault in the folder ``target``, or bring it up to date. Raises BackupError."""
+    """Copy the vault to the folder ``target``, or update the copy there. Raises BackupError."""
     try:
         keys = keyring.open_to_read(config.database, config.keys_path)
         if keys is None:
-            raise BackupError(f"{config.database}: no server has run on it, so there is no vault yet")
+            raise BackupError(f"{config.database}: has not been used by a server yet, so there is no vault")
         with closing(keys):
             keyring.update_copy(keys, config.ledger_path, target.absolute())
     except (StoreError, sqlite3.Error) as error:
@@ -31,73 +31,71 @@ def copy(config: Config, target: Path) -> None:
 
 
 def choose(config: Config, source: Path, *, accepts_older: bool) -> Inspection | None:
-    """Return the newest key file for the backup in ``source``: the one in the vault, or in a copy that settings name.
+    """Return the newest key file for the backup in ``source``, from the vault or a configured copy.
 
-    None: the backup needs none. ``accepts_older``: one that is older than the backup, or damaged, will do. Raises
-    BackupError.
+    Return None if the backup needs no keys. ``accepts_older``: accept a key file that is damaged or older than the
+    backup. Raises BackupError.
     """
     with closing(sqlite.connect(source / manifest.DATABASE, readonly=True, frozen=True)) as connection:
-        needed = message_keys.state(connection)
-    if needed is None:
+        key_state = message_keys.state(connection)
+    if key_state is None:
         return None
-    _settle_own(config, needed)
+    _recover_own(config, key_state)
     places = [each / KEYS for each in (config.vault_path, *config.vault_copies)]
-    found = list(_found(places))
-    own = [each for each in found if each.keys_id == needed.keys_id]
-    if not own:
-        looked = ", ".join(str(each.parent) for each in places)
-        others = "; what is there is the vault of another server" if found else ""
+    readable = list(_readable_files(places))
+    candidates = [each for each in readable if each.keys_id == key_state.keys_id]
+    if not candidates:
+        searched = ", ".join(str(each.parent) for each in places)
+        others = "; these are vaults of another server" if readable else ""
         raise BackupError(
-            f"{source}: the vault of this server is not at {looked}{others}: bring the newest copy of it to"
+            f"{source}: the vault of this server is not at {searched}{others}: copy the newest one to"
             f" {config.vault_path}; without it no message can be read{keyring.ADVICE}"
         )
-    newest = max(own, key=lambda each: (not each.flaws, each.serial))
-    latest = max(own, key=lambda each: each.serial)
-    fault = _fault(newest, needed) or (
+    newest = max(candidates, key=lambda each: (not each.flaws, each.serial))
+    latest = max(candidates, key=lambda each: each.serial)
+    fault = _fault(newest, key_state) or (
         f"{latest.path}: is newer than {newest.path}, but damaged" if latest.serial > newest.serial else ""
     )
     if fault and not accepts_older:
-        raise BackupError(f"{fault}; bring a newer one, or give --accept-older-vault, and some messages are lost")
+        raise BackupError(f"{fault}; provide a newer one, or lose some messages by --accept-older-vault")
     return newest
 
 
-def place(chosen: Inspection, config: Config) -> None:
-    """Put the chosen vault where the server wants it. Raises BackupError."""
+def install(chosen: Inspection, config: Config) -> None:
+    """Copy the chosen vault to the configured path. Raises BackupError."""
     if chosen.path == config.keys_path:
         return
     try:
         chosen.write(config.keys_path)
-        with suppress(LedgerError):  # what is there is later, or else the restore tells what is wrong with it
+        with suppress(LedgerError):  # the existing ledger is newer, or the restore will report its fault
             book.copy(chosen.path.with_name(LEDGER), config.ledger_path)
     except KeyFileError as error:
         raise BackupError(str(error)) from error
 
 
-def _settle_own(config: Config, needed: KeyState) -> None:
-    """Have the server's own key file be as whole as it can be; a server that died may have left something half done."""
+def _recover_own(config: Config, key_state: KeyState) -> None:
+    """Complete an interrupted write to the server's key file. Raises BackupError."""
     if not config.keys_path.exists():
         return
     try:
-        own = KeyFile(config.keys_path)
+        own_file = KeyFile(config.keys_path)
     except KeyFileError as error:
         raise BackupError(f"vault.path: {error}") from error
-    own.close()
-    if own.keys_id != needed.keys_id:
+    own_file.close()
+    if own_file.keys_id != key_state.keys_id:
         raise BackupError(
-            f"{config.vault_path}: is the vault of another server than the backup: move it away first, and keep it"
+            f"{config.vault_path}: is not the vault of the backup's server: move it away first, and keep it"
         )
 
 
-def _found(places: list[Path]) -> Iterator[Inspection]:
-    """Look at the key files that are there. One that cannot be read is left out."""
+def _readable_files(places: list[Path]) -> Iterator[Inspection]:
+    """Yield the key files that exist and can be read."""
     for path in places:
         with suppress(KeyFileError):
             yield Inspection(path)
 
 
-def _fault(found: Inspection, needed: KeyState) -> str:
-    if found.serial < needed.serial:
-        return f"{found.path}: is older than the backup, so that keys of its newest messages may be missing"
-    return (
-        f"{found.path}: is damaged: at byte {found.flaws[0].offset} {found.flaws[0].description}" if found.flaws else ""
-    )
+def _fault(file: Inspection, key_state: KeyState) -> str:
+    if file.serial < key_state.serial:
+        return f"{file.path}: is older than the backup, so keys of its newest messages may be missing"
+    return f"{file.path}: is damaged: at byte {file.flaws[0].offset} {file.flaws[0].description}" if file.flaws else ""

@@ -26,7 +26,7 @@ class Freshness:
     """Checks for invalidations, once in each pass of the event loop. Only for the event loop's thread."""
 
     def __init__(self, path: Path, clock: Clock, watch: Watch) -> None:
-        """Open the existing store at ``path``. Raises StoreError. ``watch``: gets the read errors."""
+        """Open the existing store at ``path``. Raises StoreError. ``watch``: read errors are reported to it."""
         self._path = path
         self._clock = clock
         self._watch = watch
@@ -58,7 +58,7 @@ class Freshness:
         self._is_fresh = False
 
     def since(self, touch: int) -> Invalidated:
-        """Return the invalidations after ``touch``: whether a value read as of ``touch`` is still current."""
+        """Return the invalidations after ``touch``: they show whether a value read at ``touch`` is still current."""
         return self._after(touch) or Invalidated(touch)
 
     def last_seq(self, group_key: int) -> int | None:
@@ -71,11 +71,11 @@ class Freshness:
         self._connection.close()
 
     def _catch_up(self) -> None:
-        touched = self._after(self._touch)
-        if touched:
+        changes = self._after(self._touch)
+        if changes:
             for forget in self._callbacks:
-                forget(touched)
-            self._touch = touched.touch
+                forget(changes)
+            self._touch = changes.touch
 
     def _after(self, touch: int) -> Invalidated | None:
         return invalidation.collect(touch, self._read(invalidation.QUERY_AFTER, touch))
@@ -87,9 +87,9 @@ class Freshness:
         except sqlite3.Error as error:
             if not is_disk_error(error):
                 raise
-            unreadable = store_error(self._path, error)
-            self._watch.read(unreadable)
-            raise unreadable from error
+            read_error = store_error(self._path, error)
+            self._watch.read(read_error)
+            raise read_error from error
 
 
 MAX_SESSIONS = 20_000
@@ -100,7 +100,7 @@ class SessionCache:
     """A cache of sessions by the hashes of their tokens. Only for the event loop's thread."""
 
     def __init__(self, store: Database, freshness: Freshness) -> None:
-        """``freshness``: invalidates them."""
+        """``freshness``: reports invalid sessions."""
         self._store = store
         self._freshness = freshness
         self._by_hash: OrderedDict[bytes, SessionRow] = OrderedDict()
@@ -121,7 +121,7 @@ class SessionCache:
         extensions = self._extensions
         touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
         if extensions != self._extensions:
-            return session  # it may have been extended meanwhile, which is no invalidation
+            return session  # it may have been extended during the read, which is no invalidation
         if session and not self._freshness.since(touch).covers_session(session.session_id):
             self._add(token_hash, session)
         return session
@@ -144,8 +144,8 @@ class SessionCache:
             _, oldest = self._by_hash.popitem(last=False)
             del self._hashes[oldest.session_id]
 
-    def _forget(self, touched: Invalidated) -> None:
-        if touched.everything:
+    def _forget(self, changes: Invalidated) -> None:
+        if changes.everything:
             self._by_hash.clear()
             self._hashes.clear()
-        self._drop(touched.sessions)
+        self._drop(changes.sessions)

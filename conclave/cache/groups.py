@@ -1,4 +1,4 @@
-"""Caches groups: their marks, members who fetched recently, and pages as written.
+"""Caches groups: their marks, members who fetched recently, and encoded pages.
 
 Visibility is decided at each request by ``retention/visibility.py``: only values read from the store are cached. An
 invalidation drops a whole group. Sends are no invalidations: their messages are added here before their senders are
@@ -76,29 +76,29 @@ class _CachedGroup:
     last_seq: int
     readers: dict[bytes, CachedMember] = field(default_factory=dict)
     ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
-    joined: dict[_PageKey, bytes] = field(default_factory=dict)
+    joined_pages: dict[_PageKey, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
-    def mark_used(self, written_in: Format, cached: CachedRange) -> None:
+    def mark_used(self, written_in: Format, cached_range: CachedRange) -> None:
         """Mark a range as most recently used."""
-        if self.ranges[-1][1] is not cached:
-            self.ranges.remove((written_in, cached))
-            self.ranges.append((written_in, cached))
+        if self.ranges[-1][1] is not cached_range:
+            self.ranges.remove((written_in, cached_range))
+            self.ranges.append((written_in, cached_range))
 
     def measure(self) -> int:
         """Return its current size in bytes."""
-        pages = sum(cached.size for _, cached in self.ranges) + sum(map(len, self.joined.values()))
+        pages = sum(cached_range.size for _, cached_range in self.ranges) + sum(map(len, self.joined_pages.values()))
         return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
 class FetchedPage(NamedTuple):
-    """A page for a reader: its messages as written, and the reader's watermark after its arrival."""
+    """A page for a reader: its encoded messages, and the reader's watermark after its arrival."""
 
     pieces: list[bytes]
     reader: CachedMember
     up_to: int
     claimed: int
-    """The reader has fetched everything up to this number, by the ``after`` of the request."""
+    """According to the request's ``after``, the reader has fetched everything up to this number."""
     resumed: GapUpdate | None = None
     """The change of the reader's fetch gap; None: no change."""
 
@@ -109,7 +109,7 @@ class FetchedPage(NamedTuple):
 
     @property
     def counts_on_arrival(self) -> bool:
-        """Whether that depends on the page's arrival."""
+        """Whether this update depends on the page's arrival."""
         return self.up_to > max(self.claimed, self.reader.watermark) or self.resumed is not None
 
 
@@ -117,7 +117,7 @@ class GroupCache:
     """A cache of groups. Only for the event loop's thread."""
 
     def __init__(self, freshness: Freshness, former_policies: FormerPolicies) -> None:
-        """``freshness``: invalidates them."""
+        """``freshness``: reports invalid groups."""
         self._freshness = freshness
         self._former_policies = former_policies
         self._by_id: OrderedDict[bytes, _CachedGroup] = OrderedDict()
@@ -142,46 +142,52 @@ class GroupCache:
         if entry is None or reader is None:
             return None
         self._by_id.move_to_end(group_id)
-        confirmed = min(after, entry.last_seq)
-        if confirmed == entry.last_seq:
-            return FetchedPage([], reader, confirmed, confirmed)
+        confirmed_up_to = min(after, entry.last_seq)
+        if confirmed_up_to == entry.last_seq:
+            return FetchedPage([], reader, confirmed_up_to, confirmed_up_to)
         view = visibility.of_cached_group(entry.group, now, self._former_policies)
-        for each, cached in tuple(entry.ranges):
-            if each is written_in and cached.covers(confirmed):
-                before = cached.size
-                begin = cached.first_after(confirmed, view)
-                if cached.size != before:  # messages were written or hidden
-                    self._grow(entry, cached.size - before)
+        for each, cached_range in tuple(entry.ranges):
+            if each is written_in and cached_range.covers(confirmed_up_to):
+                before = cached_range.size
+                begin = cached_range.first_after(confirmed_up_to, view)
+                if cached_range.size != before:  # messages were written or hidden
+                    self._grow(entry, cached_range.size - before)
                 if begin is None:  # drop it: it would conflict with the next read
-                    entry.ranges.remove((each, cached))
+                    entry.ranges.remove((each, cached_range))
                     self._measure(entry)
                     continue
-                end = min(begin + limit, len(cached.numbers))
-                if end - begin == limit or cached.end == entry.last_seq:
-                    entry.mark_used(written_in, cached)
-                    up_to = cached.numbers[end - 1] if end > begin else confirmed
-                    pieces = self._page(entry, written_in, cached, begin, end)
-                    return FetchedPage(pieces, reader, up_to, confirmed)
+                end = min(begin + limit, len(cached_range.numbers))
+                if end - begin == limit or cached_range.end == entry.last_seq:
+                    entry.mark_used(written_in, cached_range)
+                    up_to = cached_range.numbers[end - 1] if end > begin else confirmed_up_to
+                    pieces = self._page(entry, written_in, cached_range, begin, end)
+                    return FetchedPage(pieces, reader, up_to, confirmed_up_to)
         return None
 
-    def _page(self, entry: _CachedGroup, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
+    def _page(
+        self, entry: _CachedGroup, written_in: Format, cached_range: CachedRange, begin: int, end: int
+    ) -> list[bytes]:
         """Return a page of a range. Pages of many small messages are joined and cached."""
         if end - begin < MIN_JOINED:
-            return cached.pieces[begin:end]
-        key = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
-        if key not in entry.joined:
-            pieces = cached.pieces[begin:end]
+            return cached_range.pieces[begin:end]
+        key = written_in, cached_range.numbers[begin], cached_range.numbers[end - 1], end - begin
+        if key not in entry.joined_pages:
+            pieces = cached_range.pieces[begin:end]
             if sum(map(len, pieces)) > MAX_JOINED_BYTES:
                 return pieces
-            former = entry.joined.pop(next(iter(entry.joined))) if len(entry.joined) == MAX_JOINED_PAGES else b""
-            entry.joined[key] = text = page_writer.join_messages(written_in, pieces)
-            self._grow(entry, len(text) - len(former))
-        return [entry.joined[key]]
+            oldest_page = (
+                entry.joined_pages.pop(next(iter(entry.joined_pages)))
+                if len(entry.joined_pages) == MAX_JOINED_PAGES
+                else b""
+            )
+            entry.joined_pages[key] = text = page_writer.join_messages(written_in, pieces)
+            self._grow(entry, len(text) - len(oldest_page))
+        return [entry.joined_pages[key]]
 
     def add_page(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
         """Cache a page that was read after the number ``after``, and return its reader.
 
-        Nothing is cached that may have changed since it was read.
+        A page that may have changed since it was read is not cached.
         """
         member, group = page.member, page.member.group
         reader = CachedMember.of(member)
@@ -206,8 +212,8 @@ class GroupCache:
         if page.end is not None and not page.visibility.policy.keeps_commits:
             begin, view = min(after, group.last_seq), page.visibility
             write = page_writer.message_writer(written_in)
-            cached = CachedRange(begin, page.end, view.hidden_before, view.policy, write)
-            _add(entry, cached, page.messages, written_in)
+            cached_range = CachedRange(begin, page.end, view.hidden_before, view.policy, write)
+            _add(entry, cached_range, page.messages, written_in)
         self._measure(entry)
         return reader
 
@@ -225,14 +231,14 @@ class GroupCache:
     def _measure(self, entry: _CachedGroup) -> None:
         self._grow(entry, entry.measure() - entry.size)
 
-    def _grow(self, entry: _CachedGroup, added: int) -> None:
-        entry.size += added
-        self._bytes += added
+    def _grow(self, entry: _CachedGroup, growth: int) -> None:
+        entry.size += growth
+        self._bytes += growth
         while self._bytes > MAX_BYTES and len(self._by_id) > 1:
             self._drop(next(iter(self._by_id.values())).group.group_key)
 
-    def _invalidate(self, touched: Invalidated) -> None:
-        for group_key in list(self._ids) if touched.everything else touched.groups:
+    def _invalidate(self, changes: Invalidated) -> None:
+        for group_key in list(self._ids) if changes.everything else changes.groups:
             self._drop(group_key)
 
     def _drop(self, group_key: int) -> None:
@@ -241,45 +247,51 @@ class GroupCache:
             self._bytes -= self._by_id.pop(group_id).size
 
 
-def _append(entry: _CachedGroup, stored: MessageStored) -> int:
+def _append(entry: _CachedGroup, message: MessageStored) -> int:
     """Add a new message to the ranges that end before it. Return the growth in bytes."""
-    entry.last_seq = stored.sequence_num
-    if stored.is_timed:
+    entry.last_seq = message.sequence_num
+    if message.is_timed:
         return 0  # readers see it differently, so ranges end before it
-    return sum(cached.send(stored) for _, cached in entry.ranges if cached.end == stored.sequence_num - 1)
+    return sum(
+        cached_range.send(message) for _, cached_range in entry.ranges if cached_range.end == message.sequence_num - 1
+    )
 
 
-def _add(entry: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
-    """Add a range that was read: to an existing one that it continues, or as a new one."""
-    if read.base >= read.end:
+def _add(entry: _CachedGroup, new_range: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
+    """Merge a range that was read into one that it continues, or add it as a new one."""
+    if new_range.base >= new_range.end:
         return
-    ranges = [cached for each, cached in entry.ranges if each is written_in]
-    for cached in ranges:  # first: readers go forward
-        if cached.base <= read.base <= cached.end:
-            if read.end > cached.end:
-                cached.extend(
-                    [each for each in messages if each.sequence_num > cached.end], read.end, read.hidden_before
+    ranges = [cached_range for each, cached_range in entry.ranges if each is written_in]
+    for cached_range in ranges:  # first: readers go forward
+        if cached_range.base <= new_range.base <= cached_range.end:
+            if new_range.end > cached_range.end:
+                cached_range.extend(
+                    [each for each in messages if each.sequence_num > cached_range.end],
+                    new_range.end,
+                    new_range.hidden_before,
                 )
-                _absorb_reached(entry, written_in, cached)
+                _absorb_reached(entry, written_in, cached_range)
             return
-    for cached in ranges:
-        if read.base < cached.base <= read.end:
-            cached.prepend(
-                [each for each in messages if each.sequence_num <= cached.base], read.base, read.hidden_before
+    for cached_range in ranges:
+        if new_range.base < cached_range.base <= new_range.end:
+            cached_range.prepend(
+                [each for each in messages if each.sequence_num <= cached_range.base],
+                new_range.base,
+                new_range.hidden_before,
             )
             return
-    read.extend(messages, read.end, read.hidden_before)
-    entry.ranges.append((written_in, read))
+    new_range.extend(messages, new_range.end, new_range.hidden_before)
+    entry.ranges.append((written_in, new_range))
     del entry.ranges[:-MAX_RANGES]
 
 
-def _absorb_reached(entry: _CachedGroup, written_in: Format, grown: CachedRange) -> None:
-    """Merge ranges that ``grown`` has reached into it."""
-    for each, cached in tuple(entry.ranges):
-        if cached is not grown and each is written_in and grown.base <= cached.base <= grown.end:
-            entry.ranges.remove((each, cached))
-            if cached.end > grown.end:
-                grown.absorb(cached)
+def _absorb_reached(entry: _CachedGroup, written_in: Format, target: CachedRange) -> None:
+    """Merge ranges that ``target`` has reached into it."""
+    for each, cached_range in tuple(entry.ranges):
+        if cached_range is not target and each is written_in and target.base <= cached_range.base <= target.end:
+            entry.ranges.remove((each, cached_range))
+            if cached_range.end > target.end:
+                target.absorb(cached_range)
 
 
 MAX_MEMBERS = 200_000
@@ -314,13 +326,13 @@ class Recipients:
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Apply the invalidations from before this transaction. Call it first."""
-        touched = invalidation.after(connection, self._touch) if self._touch >= 0 else None
+        changes = invalidation.after(connection, self._touch) if self._touch >= 0 else None
         if self._touch < 0:
             self._touch = invalidation.last_invalidation(connection)
-        if touched is None:
+        if changes is None:
             return
-        self._touch = touched.touch
-        for group_key in list(self._ids) if touched.everything else touched.groups:
+        self._touch = changes.touch
+        for group_key in list(self._ids) if changes.everything else changes.groups:
             self._drop(group_key)
 
     def find(self, connection: sqlite3.Connection, group_id: bytes) -> RecipientSet | None:
@@ -337,8 +349,8 @@ class Recipients:
         row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()
         if row is None:
             return None
-        everyone, joining = members_of(connection, row[0]), members.joining(connection, row[0])
-        found = RecipientSet(row[0], frozenset(everyone), frozenset(joining))
+        member_ids, joining_ids = members_of(connection, row[0]), members.joining(connection, row[0])
+        found = RecipientSet(row[0], frozenset(member_ids), frozenset(joining_ids))
         self._by_id[group_id], self._ids[found.group_key] = found, group_id
         self._count += len(found.members)
         while self._count > MAX_MEMBERS and len(self._by_id) > 1:

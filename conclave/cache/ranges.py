@@ -28,8 +28,7 @@ class CachedRange:
     base: int
     end: int
     hidden_before: int
-    """Messages created before this Unix second are missing, so the range cannot be used if fewer are hidden.
-    """
+    """Messages created before this Unix second are missing, so the range cannot be used if fewer are hidden."""
     policy: GroupPolicy
     write: EncodeMessage
     numbers: list[int] = field(default_factory=list)
@@ -59,15 +58,15 @@ class CachedRange:
             self._hide(view.hidden_before)
         return bisect_right(self.numbers, after)
 
-    def send(self, stored: MessageStored) -> int:
+    def send(self, message: MessageStored) -> int:
         """Add a sent message whose number follows ``end``; return the growth in bytes."""
-        before = self.size
-        self.sent.append(stored)
-        self.end = stored.sequence_num
-        self.size += _estimated_size(stored)
+        size_before = self.size
+        self.sent.append(message)
+        self.end = message.sequence_num
+        self.size += _estimated_size(message)
         if self.size > RANGE_BYTES:
             self._trim()
-        return self.size - before
+        return self.size - size_before
 
     def extend(self, messages: Sequence[EncodedMessage], end: int, hidden_before: int) -> None:
         """Append messages up to the new ``end``, which were read with ``hidden_before``."""
@@ -79,8 +78,8 @@ class CachedRange:
     def absorb(self, later: "CachedRange") -> None:
         """Append the messages of an overlapping or adjacent range."""
         later._write_sent()  # noqa: SLF001 - of the same class
-        every = map(EncodedMessage, later.numbers, later.times, later.pieces)
-        self.extend([each for each in every if each.sequence_num > self.end], later.end, later.hidden_before)
+        messages = map(EncodedMessage, later.numbers, later.times, later.pieces)
+        self.extend([each for each in messages if each.sequence_num > self.end], later.end, later.hidden_before)
 
     def prepend(self, messages: Sequence[EncodedMessage], base: int, hidden_before: int) -> None:
         """Prepend messages from the new ``base``, which were read with ``hidden_before``."""
@@ -97,23 +96,23 @@ class CachedRange:
         self.hidden_before = max(self.hidden_before, hidden_before)
 
     def _hide(self, hidden_before: int) -> None:
-        kept = [n for n, created_at in enumerate(self.times) if created_at >= hidden_before]
-        self.numbers, self.times = [self.numbers[n] for n in kept], [self.times[n] for n in kept]
-        self.pieces = [self.pieces[n] for n in kept]
+        positions = [n for n, created_at in enumerate(self.times) if created_at >= hidden_before]
+        self.numbers, self.times = [self.numbers[n] for n in positions], [self.times[n] for n in positions]
+        self.pieces = [self.pieces[n] for n in positions]
         self.size = sum(len(piece) + PIECE_BYTES for piece in self.pieces)
         self.oldest = min(self.times, default=math.inf)
         self.hidden_before = hidden_before
 
     def _write_sent(self) -> None:
-        sent, self.sent = self.sent, deque()
-        self.size -= sum(map(_estimated_size, sent))
-        self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
+        messages, self.sent = self.sent, deque()
+        self.size -= sum(map(_estimated_size, messages))
+        self._insert(len(self.numbers), [self._piece(each) for each in messages], self.hidden_before)
 
-    def _piece(self, stored: MessageStored) -> EncodedMessage:
-        created_at = stored.created_at
+    def _piece(self, message: MessageStored) -> EncodedMessage:
+        created_at = message.created_at
         expires_at = self.policy.expires_at(created_at)
-        text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
-        return EncodedMessage(stored.sequence_num, created_at, text)
+        text = self.write(message.sequence_num, message.sender_id, message.body, created_at, expires_at)
+        return EncodedMessage(message.sequence_num, created_at, text)
 
     def _trim(self) -> None:
         count = 0
@@ -129,6 +128,6 @@ class CachedRange:
             self.base = first.sequence_num
 
 
-def _estimated_size(stored: MessageStored) -> int:
-    """Return the size of a message that is not written yet: an upper estimate."""
-    return len(stored.body) * 4 // 3 + PIECE_BYTES
+def _estimated_size(message: MessageStored) -> int:
+    """Return an upper estimate of the size of a message that is not written yet."""
+    return len(message.body) * 4 // 3 + PIECE_BYTES

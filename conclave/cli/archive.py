@@ -114,7 +114,7 @@ def _run_environment(path: Path | None) -> Iterator[RunEnvironment]:
 
 
 def _show(found: Status, console: Console) -> None:
-    if found.is_none:
+    if found.is_absent:
         click.echo("nothing has been archived yet")
         return
     table = Table("kept for", "month", title="Archive", show_footer=True)

@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 
 from conclave.backup import checking, manifest, vault
-from conclave.backup.destination import Kept, kept_in
-from conclave.backup.making import Made, make as make_backup
+from conclave.backup.destination import KeptBackup, backups_in
+from conclave.backup.making import BackupResult, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
 from conclave.cli.tables import counted, print_table, second, visible
@@ -85,7 +85,7 @@ def make(path: Path | None, keep: int | None, vault_copy: Path | None, dest: Pat
     _report_damage(done)
 
 
-def _report_damage(done: Made) -> None:
+def _report_damage(done: BackupResult) -> None:
     """Print damage of the archive, and exit with status 1 if there is any."""
     faults = done.manifest.faults
     for note in done.notes:
@@ -104,7 +104,7 @@ def _report_damage(done: Made) -> None:
 def list_backups(dest: Path, *, as_json: bool) -> None:
     """Print the backups in the folder DEST, oldest first, from their manifests."""
     with one_line_errors(BackupError):
-        kept = list(kept_in(dest))
+        kept = list(backups_in(dest))
     if as_json:
         for each in kept:
             click.echo(json.dumps({"path": str(each.path), "fault": each.fault} | _as_json(each.manifest)))
@@ -121,7 +121,7 @@ def verify(src: Path, *, as_json: bool) -> None:
     """Read the whole backup SRC, and print differences from its manifest. Exit status 1 if there are any."""
     with one_line_errors(BackupError):
         contents = manifest.read(src)
-        faults = [fault.text for fault in checking.faults_of(src, contents)]
+        faults = [fault.text for fault in checking.find_faults(src, contents)]
     if as_json:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(contents)))
     else:
@@ -152,7 +152,7 @@ def _as_json(contents: Manifest | None) -> dict[str, object]:
     }
 
 
-def _print(kept: list[Kept]) -> None:
+def _print(kept: list[KeptBackup]) -> None:
     table = Table("backup", "made (UTC)", "messages", "bytes", "archive", "Conclave version")
     for each in kept:
         contents = each.manifest

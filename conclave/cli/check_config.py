@@ -18,7 +18,7 @@ from conclave.clock import SystemClock
 from conclave.config.fields import Duration
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
 from conclave.config.settings import Config, ConfigSchema
-from conclave.config.warnings import Doubt, doubts, of_unknown_group
+from conclave.config.warnings import ConfigWarning, find_warnings, unknown_group
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.server.start_check import find_refusals
@@ -41,7 +41,7 @@ class _CheckResult:
     database: str = ""
     """The path."""
     faults: list[str] = field(default_factory=list)
-    warnings: list[Doubt] = field(default_factory=list)
+    warnings: list[ConfigWarning] = field(default_factory=list)
     durations: dict[str, int] = field(default_factory=dict)
     uncompared: str = ""
     """Why the configuration was not compared with its database, or ""."""
@@ -76,19 +76,19 @@ def _check(path: Path | None) -> _CheckResult:
     try:
         if source := path or find_config():
             found.source = str(source)
-        config = load_config(source, lambda setting, means: found.warnings.append(Doubt(setting, means)))
+        config = load_config(source, lambda setting, means: found.warnings.append(ConfigWarning(setting, means)))
     except ConfigError as error:
         found.source, found.faults = error.source, error.faults
         return found
     found.database = config.database_path
-    found.warnings += doubts(config)
+    found.warnings += find_warnings(config)
     _check_next_start(config, found)
     found.durations = dict(_durations(config))
     try:
         is_there = config.vault_path.exists()  # otherwise the first start creates it
         book.require_writable(config.ledger_path if is_there else config.vault_path)
     except LedgerError as error:
-        found.warnings.append(Doubt("vault.path", str(error)))
+        found.warnings.append(ConfigWarning("vault.path", str(error)))
     _compare(config, found)
     return found
 
@@ -106,7 +106,7 @@ def _check_next_start(config: Config, found: _CheckResult) -> None:
     for says, is_of_user in refused:
         if is_of_user:
             setting, _, means = says.partition(": ")
-            found.warnings.append(Doubt(setting, means))
+            found.warnings.append(ConfigWarning(setting, means))
         else:
             found.faults.append(says)
 
@@ -126,7 +126,7 @@ def _compare(config: Config, found: _CheckResult) -> None:
     if found.foresight is None:
         found.uncompared = f"{config.database}: has not been used by a server yet"
     else:
-        found.warnings += map(of_unknown_group, found.foresight.unknown_groups)
+        found.warnings += map(unknown_group, found.foresight.unknown_groups)
 
 
 def _durations(config: Config) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ from conclave.cli.tables import visible
 from conclave.clock import SystemClock
 from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config
-from conclave.config.warnings import doubts
+from conclave.config.warnings import find_warnings
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, note, ok, run_check, wrong
 from conclave.server.start_check import find_refusals
@@ -65,7 +65,7 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     yield from _java(config)
     yield ok("configuration", f"{source or BUILT_IN}: valid")
     yield from misread
-    for doubt in doubts(config):
+    for doubt in find_warnings(config):
         yield note("configuration", f"{doubt.setting}: {doubt.means}", "see `conclave check-config`")
     yield from _proxies(config)
     yield from run_check("disk", partial(machine.disk, config))

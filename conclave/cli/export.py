@@ -19,6 +19,7 @@ from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.export import Export
 from conclave.archive import user_export
+from conclave.archive.faults import UnreadableArchiveError
 from conclave.cli.common import (
     NUMBER,
     CliError,
@@ -39,7 +40,14 @@ from conclave.store.archive import moves
 from conclave.store.views import held_export
 from conclave.system import operator_identity
 
-_EXPECTED = (ConfigError, CommandRunnerError, NotFoundError, SettingsError, CliError, user_export.UnreadableError)
+_EXPECTED = (
+    ConfigError,
+    CommandRunnerError,
+    NotFoundError,
+    SettingsError,
+    CliError,
+    UnreadableArchiveError,
+)
 
 
 @click.command()

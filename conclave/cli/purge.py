@@ -16,7 +16,8 @@ from conclave.actions import purges
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.context import Context
 from conclave.actions.purges import PurgePlan
-from conclave.archive.tally import UnreadableError, count
+from conclave.archive.faults import UnreadableArchiveError
+from conclave.archive.tally import count
 from conclave.cli import reports
 from conclave.cli.common import (
     CliError,
@@ -132,7 +133,7 @@ def _archived(config: Config, planned: PurgePlan) -> tuple[MessageTotals, str]:
     """
     try:
         return count(config, planned.impact.archive_count), ""
-    except UnreadableError as error:
+    except UnreadableArchiveError as error:
         return NOTHING, str(error)
 
 

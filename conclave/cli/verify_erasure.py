@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
-from conclave.backup.destination import kept_in
+from conclave.backup.destination import backups_in
 from conclave.backup.manifest import BackupError
 from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
 from conclave.cli.tables import counted, visible
@@ -20,8 +20,8 @@ from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
 from conclave.proof.experiment import Experiment, ExperimentError
-from conclave.proof.findings import Finding, ProofPart
-from conclave.proof.keys import Copies, ProofError, verify
+from conclave.proof.findings import ProofFinding, ProofPart
+from conclave.proof.keys import BackupFolder, ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 
@@ -54,7 +54,7 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
         kept = None
         if copies:
             _backups_in(copies)  # fails early if there are none
-            kept = Copies(copies, partial(_backups_in, copies))
+            kept = BackupFolder(copies, partial(_backups_in, copies))
         parts = verify(config, lambda: log.info("waiting_for_another_run"), kept)
         if not read_only:
             parts.append(_experiment(config, clock))
@@ -71,7 +71,7 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
 
 def _backups_in(folder: Path) -> list[Path]:
     """Return the backups in a folder. Raises BackupError if there are none."""
-    found = [each.path for each in kept_in(folder)]
+    found = [each.path for each in backups_in(folder)]
     if not found:
         raise BackupError(f"{folder}: no backups found; is the disk mounted?")
     return found
@@ -101,5 +101,5 @@ def _show(part: ProofPart) -> None:
         click.echo(f"  and {more:,} more")
 
 
-def _place(finding: Finding) -> str:
+def _place(finding: ProofFinding) -> str:
     return finding.path if finding.offset is None else f"{finding.path}, byte {finding.offset}"

@@ -50,5 +50,5 @@ class Client(AccountCalls, GroupCalls, MemberCalls, InviteCalls, MessageCalls):
         await self.transport.__aenter__()
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
-        await self.transport.__aexit__(*raised)
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.transport.__aexit__(*exc_info)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class MembershipChange(NamedTuple):
-    """A change of a group's members. ``welcome`` is for the added ones; b"" if there are none.
+    """A change of a group's members. ``welcome``: for the added members; b"" if there are none.
 
-    All fields are b"" if there is nothing to change, or no keys for it: another member's client makes the change later.
+    All fields are b"" if there is nothing to change, or if this client lacks the keys: then another member's client
+    makes the change later.
     """
 
     commit: bytes
@@ -41,7 +42,7 @@ class ExternalCommit(NamedTuple):
     mls_group_id: str = ""
     """Hexadecimal; "" if there is none."""
     group_info: bytes = b""
-    """Of the epoch after the commit."""
+    """The group info of the epoch after the commit."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ class NewKeyPackages:
     regular: tuple[bytes, ...]
     last_resort: bytes | None
     fingerprint: str = ""
-    """Of the key that signed them; "" if there is none."""
+    """The fingerprint of the key that signed them; "" if there is none."""
     replaces_all: bool = False
-    """The server's key packages have former keys: delete them first."""
+    """Whether to delete the server's key packages first, since they belong to former keys."""
 
 
 @dataclass(frozen=True)
 class Readable:
-    """A message for people."""
+    """A decoded message to show to the user."""
 
     message: FetchedMessage
     text: str | None = field(repr=False)
@@ -70,7 +71,7 @@ class PendingResend:
     """A sent text that not all members could decrypt."""
 
     key: int
-    """For ``drop_resend``."""
+    """The key to pass to ``drop_resend``."""
     group_id: UUID
     text: str = field(repr=False)
     self_destruct_seconds: int
@@ -81,11 +82,11 @@ class PendingResend:
 class Codec(Protocol):
     """Encodes and decodes payloads, which are opaque to the server and to the rest of this library.
 
-    Data to be sent is stored before it is returned. Only ``run_maintenance`` sends requests. Methods raise only the
+    Payloads are stored before they are returned. Only ``run_maintenance`` sends requests. Methods raise only the
     errors that they document.
     """
 
-    # What is shown
+    # State for the user interface
 
     @property
     def encrypts(self) -> bool:
@@ -122,24 +123,24 @@ class Codec(Protocol):
     def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
         """Return the payload of a message. Raises ValueError for an invalid text, and NotReadyError.
 
-        ``send_id``: the same for all tries to send it, of which the server stores one.
+        ``send_id``: identifies the message in all attempts to send it, of which the server stores one.
         """
         ...
 
     def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
-        """Discard a payload that was not sent. ``other_attempt_stored``: the server has stored another try."""
+        """Discard a payload that was not sent. ``other_attempt_stored``: another attempt was stored."""
         ...
 
     def pending_resends(self) -> list[PendingResend]:
         """Return the texts to resend."""
         ...
 
-    def encode_resend(self, again: PendingResend) -> bytes:
-        """Return the payload of a text to resend, which readers of the original ignore. Raises NotReadyError."""
+    def encode_resend(self, resend: PendingResend) -> bytes:
+        """Return the payload of a text to resend, ignored by members who read the original. Raises NotReadyError."""
         ...
 
     def drop_resend(self, key: int) -> None:
-        """Drop a text that was resent, or must not be."""
+        """Drop a text that was resent, or must not be resent."""
         ...
 
     def kept_numbers(self, group_id: UUID) -> list[int]:
@@ -147,7 +148,7 @@ class Codec(Protocol):
         ...
 
     def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Erase the kept texts of messages; ``are_taken_back``: also take back their resent copies."""
+        """Erase the stored texts of messages; ``are_taken_back``: also take back their resent copies."""
         ...
 
     def pending_take_backs(self) -> list[tuple[UUID, int]]:
@@ -171,7 +172,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Decode messages, in the server's order; return those for people.
+        """Decode messages, in the server's order; return the messages for the user.
 
         A group's messages are passed in order of their numbers, except for those that the server left out while its
         clock was in doubt. After a crash the last ones may be passed again, until ``record_stored`` is called.
@@ -179,7 +180,7 @@ class Codec(Protocol):
         ...
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """Record that the history has everything decoded up to a number. Also called before each fetch."""
+        """Record that the history has stored all decoded messages up to a number. Also called before each fetch."""
         ...
 
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
@@ -191,7 +192,7 @@ class Codec(Protocol):
         ...
 
     def save_unsent(self, data: bytes) -> None:
-        """Store unsent input, encrypted, in place of the former; b"" deletes it.
+        """Store unsent input, encrypted, instead of the former input; b"" deletes it.
 
         A codec without keys stores nothing. Raises DiskError.
         """
@@ -204,7 +205,7 @@ class Codec(Protocol):
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:
-        """Return whether there are keys of a group; if not, a Welcome may have them."""
+        """Return whether the client has the keys of a group. If not, a Welcome may contain them."""
         ...
 
     def record_listed_key(self, listed: str) -> None:
@@ -217,7 +218,7 @@ class Codec(Protocol):
 
     @property
     def needs_key_packages(self) -> bool:
-        """Whether those on the server should be replaced, before they expire."""
+        """Whether to replace the key packages on the server, before they expire."""
         ...
 
     def create(self, group_id: UUID) -> NewGroup:
@@ -225,11 +226,11 @@ class Codec(Protocol):
         ...
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
-        """Return a commit that adds a user. It takes effect when it comes back. Raises EncryptionError."""
+        """Return a commit that adds a user, which takes effect when the server delivers it. Raises EncryptionError."""
         ...
 
     def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
-        """Return a commit that removes a member. It takes effect when it comes back."""
+        """Return a commit that removes a member, which takes effect when the server delivers it."""
         ...
 
     def join(self, group_id: UUID, group_info: bytes) -> ExternalCommit:
@@ -239,7 +240,7 @@ class Codec(Protocol):
     def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Join a group by a Welcome. Return False if it is for other keys.
 
-        ``inviter``: the inviter as named by the server; None if unknown.
+        ``inviter``: the inviter according to the server; None if unknown.
         """
         ...
 
@@ -262,7 +263,7 @@ class Codec(Protocol):
     # Automatic work
 
     def use_time(self, now: Callable[[], int]) -> None:
-        """Use ``now`` as the clock: the server's Unix seconds, since the machine's clock may be wrong."""
+        """Use ``now`` as the clock. It returns the server's Unix seconds, since the machine's clock may be wrong."""
         ...
 
     def schedule_check(self, group_id: UUID) -> None:
@@ -332,9 +333,9 @@ class PlaintextCodec:
         """Return nothing: all members can read a text."""
         return []
 
-    def encode_resend(self, again: PendingResend) -> bytes:
+    def encode_resend(self, resend: PendingResend) -> bytes:
         """Return the text in UTF-8."""
-        return self.encode(again.group_id, again.text)
+        return self.encode(resend.group_id, resend.text)
 
     def drop_resend(self, key: int) -> None:
         """Do nothing."""
@@ -373,7 +374,7 @@ class PlaintextCodec:
         ]
 
     def _text(self, payload: bytes) -> str | None:
-        """Return a text; None if it is not valid, as if it is encrypted."""
+        """Return a text; None if it is invalid, for example encrypted."""
         try:
             text = payload.decode()
         except UnicodeDecodeError:
@@ -394,7 +395,7 @@ class PlaintextCodec:
         return b""
 
     def has_keys(self, group_id: UUID) -> bool:
-        """Return True: none are needed."""
+        """Return True: no keys are needed."""
         return True
 
     def record_listed_key(self, listed: str) -> None:

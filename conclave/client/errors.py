@@ -1,4 +1,4 @@
-"""Errors of the client library, with a class for each family of error codes."""
+"""Errors of the client library, one class for each family of error codes."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from conclave.errors import ErrorCode
 TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
 
 _SERVER_FAULTS = 500
-"""Statuses from this one up are failures of the server, or of a proxy in front of it."""
+"""The lowest status of a failure of the server, or of a proxy in front of it."""
 
 
 class ClientError(Exception):
@@ -35,7 +35,7 @@ class AnswerTooLongError(AnswerError):
 
 
 class EncryptionError(ClientError):
-    """Something cannot be encrypted, or a key is not its owner's. The text says why, in one line."""
+    """A message cannot be encrypted, or a key does not belong to its claimed owner. The text says why, in one line."""
 
 
 class NotReadyError(EncryptionError):
@@ -54,7 +54,7 @@ class RefusedError(ClientError):
     """The server refused a request.
 
     ``code``: an ErrorCode if this version knows it; decide by it. ``fields``: the invalid fields of the request, with
-    their errors; empty in protobuf. ``retry_after``: seconds to wait before the next try, if the server sent them.
+    their errors; empty in protobuf. ``retry_after``: seconds to wait before the next attempt, if the server sent them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RefusedError(ClientError):
         fields: Mapping[str, Sequence[str]] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        """Take the parts of the answer."""
+        """See the class for the parameters."""
         super().__init__(text)
         self.status = status
         self.code = code
@@ -86,7 +86,7 @@ class WrongPasswordError(AuthError):
 
 
 class SessionOverError(AuthError):
-    """The token is no longer valid (202). The only reason to log out."""
+    """The token is no longer valid (202). This is the only error after which the application should log out."""
 
 
 class ResourceError(RefusedError):
@@ -131,13 +131,13 @@ def is_not_member(error: RefusedError) -> bool:
 def is_final(error: RefusedError) -> bool:
     """Return whether a request was not executed, and would be refused again.
 
-    A failing or busy server, or the end of the session, says nothing about an earlier try whose answer was lost.
+    A failing or busy server, or the end of the session, says nothing about an earlier attempt whose answer was lost.
     """
     return error.status < _SERVER_FAULTS and not isinstance(error, (BusyError, SessionOverError))
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in one line for people, with the errors of the fields."""
+    """Return an error as one line of text for the user, with the errors of the fields."""
     if isinstance(error, RefusedError) and error.fields:
         return "; ".join(f"{field}: {' '.join(faults)}" for field, faults in error.fields.items())
     return str(error)

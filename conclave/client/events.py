@@ -1,4 +1,4 @@
-"""News for the application: the protocol's events, and those that the library derives from them."""
+"""News for the application: the protocol's events, and further ones that the library derives from them."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -21,12 +21,12 @@ class Message:
     sequence_num: int
     sender_id: UUID
     text: str | None = field(repr=False)  # must not be logged
-    """None if the codec could not read it."""
+    """None if the codec could not decode it."""
     created_at: int
     self_destruct_seconds: int
-    """Its lifetime after it is read, from when ``Sync.read`` covers it."""
+    """Lifetime after the message is read, which starts when ``Sync.read`` includes it."""
     gone_at: int | None
-    """The first Unix second of the server at which it is gone, by current knowledge; None: never."""
+    """The Unix second of the server at which it expires, as currently known; None: never."""
 
     def is_gone(self, now: int) -> bool:
         """Return whether it must not be shown at the Unix second ``now``."""
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True)
 class MessageArrived:
-    """A message that is new to the application: each once, in order within a group.
+    """A message is new to the application. Each is reported once, in order within a group.
 
     Messages that the server left out while its clock was in doubt arrive late.
     """
@@ -53,7 +53,7 @@ class MessagesGone:
 
 @dataclass(frozen=True)
 class TimeCorrected:
-    """Messages were hidden by a wrong time, and may reappear: reload what you show."""
+    """Messages were hidden by a wrong time, and may reappear: reload the messages on the screen."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ClockDiffers:
 
 @dataclass(frozen=True)
 class GroupGone:
-    """The user is no longer a member, or the group was deleted. Its local messages are erased."""
+    """The user is no longer a member, or the group was deleted. Its messages were erased from the local history."""
 
     group_id: UUID
 
@@ -85,13 +85,13 @@ class Online:
 
 @dataclass(frozen=True)
 class Offline:
-    """The connection is lost; the next try is in ``retry_in`` seconds.
+    """The connection is lost; the next attempt is in ``retry_in`` seconds.
 
-    ``is_disk``: the reason is the local disk, which cannot be written.
+    ``is_disk``: the reason is that the local disk cannot be written.
     """
 
     why: str
-    """The reason, for people."""
+    """The reason, as text for the user."""
     retry_in: float
     is_disk: bool = False
 
@@ -100,7 +100,7 @@ class Offline:
 class KeyChanged:
     """A user's key has changed: warn prominently, in the group and before anything is sent.
 
-    It may be a new device, or a man in the middle. ``former`` and ``fingerprint``: 64 hexadecimal digits.
+    The cause may be a new device, or a man in the middle. ``former`` and ``fingerprint``: 64 hexadecimal digits.
     ``was_verified``: the former key had been verified.
     """
 
@@ -120,7 +120,7 @@ class EncryptionChanged:
 
 @dataclass(frozen=True)
 class EncryptionNotice:
-    """A sentence for people about a group's encryption. Decide by ``kind``:
+    """A sentence for the user about a group's encryption. Applications should decide by ``kind``:
 
     - "joined": messages from before the user joined cannot be decrypted.
     - "returned": the user rejoined with new keys; messages from the time without keys cannot be decrypted.

@@ -21,7 +21,7 @@ MAX_NUMBER = 2**60
 """Bound of the numbers in answers. The greatest valid one is a time, 2**53 - 1."""
 
 DECODE_ERRORS = (DecodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
-"""What decoding raises for a malformed value."""
+"""Exceptions raised by decoding a malformed value."""
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -29,13 +29,17 @@ Convert = Callable[[Any], Any]
 
 def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
     """Encode a request, an object of the class that ``schema`` loads. None values are omitted. Raises InputError."""
-    given = {name: value for name, value in vars(request).items() if value is not None}
-    values: Mapping[str, Any] = schema_instance(schema).dump(given)
+    request_fields = {name: value for name, value in vars(request).items() if value is not None}
+    values: Mapping[str, Any] = schema_instance(schema).dump(request_fields)
     # A missing id is empty, and a missing number 0: both formats omit them.
-    absent = dict.fromkeys(schema.drop_zero, 0)
-    present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
+    defaults = dict.fromkeys(schema.drop_zero, 0)
+    encoded_fields = {name: value for name, value in values.items() if value != defaults.get(name, b"")}
     try:
-        return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else formats.write(present)
+        return (
+            protobuf.write(schema.__name__, encoded_fields)
+            if written_in is Format.PROTOBUF
+            else formats.write(encoded_fields)
+        )
     except (TypeError, UnicodeError) as error:
         text = "a text of the request cannot be encoded in UTF-8: it has an unpaired surrogate"
         raise InputError(400, ErrorCode.INPUT_VALIDATION, text) from error
@@ -57,12 +61,12 @@ def _readers_of(kind: Any) -> dict[str, tuple[Convert, Convert]]:
 
 def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return an object from decoded JSON."""
-    known = {
+    arguments = {
         name: convert(values[name])
         for name, (convert, _) in _readers_of(kind).items()
         if name in values or name in _required(kind)
     }
-    return kind(**known)
+    return kind(**arguments)
 
 
 def from_protobuf(kind: type[T], message: Message) -> T:
@@ -91,13 +95,13 @@ def _required(kind: Any) -> set[str]:
 
 
 def _converter(hint: Any, by_type: Mapping[Any, Convert]) -> Convert:
-    """Return the converter for a type: UUID, bytes, int, str, a class of answers, or a tuple of these."""
+    """Return the converter for a type: UUID, bytes, int, str, a wire class, or a tuple of these."""
     if get_origin(hint) is tuple:
         each = _converter(get_args(hint)[0], by_type)
         return lambda values: tuple(each(value) for value in values)
     if isinstance(hint, UnionType):  # UUID | None: None is encoded as empty
-        some = _converter(get_args(hint)[0], by_type)
-        return lambda value: some(value) if value else None
+        convert = _converter(get_args(hint)[0], by_type)
+        return lambda value: convert(value) if value else None
     if hint in by_type:
         return by_type[hint]
     if isinstance(hint, type) and hasattr(hint, "wire"):

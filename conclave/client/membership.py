@@ -1,4 +1,4 @@
-"""Joins, leaves and changes groups, with the codec's part of it."""
+"""Creates, joins, leaves and changes groups, on the server and in the codec."""
 
 import contextlib
 from collections.abc import Callable
@@ -16,14 +16,14 @@ class MembershipManager:
     Nothing is repeated automatically: after a NoAnswerError check the groups and the invites first.
     """
 
-    def __init__(self, client: Client, codec: Codec, changed: Callable[[UUID], None] = lambda _: None) -> None:
-        """``changed``: called with each group to fetch, since the server sends no event for the user's own commits."""
+    def __init__(self, client: Client, codec: Codec, on_change: Callable[[UUID], None] = lambda _: None) -> None:
+        """``on_change``: called with each group to fetch, since the server sends no event for own commits."""
         self._client = client
         self._codec = codec
-        self._changed = changed
+        self._on_change = on_change
 
     async def create(self, group_name: str, alias: str = "", *, public: bool = False) -> UUID:
-        """Create a group, also in the codec; return its id."""
+        """Create a group, on the server and in the codec; return its id."""
         group_id = await self._client.create_group(group_name, alias)
         created = self._codec.create(group_id)
         await self._client.commit(group_id, group_info=created.group_info, mls_group_id=created.mls_group_id)
@@ -35,7 +35,7 @@ class MembershipManager:
         """Invite a user, with a commit and a Welcome. Raises ResourceError if the user has no key package."""
         user = await self._client.user(username)
         try:
-            taken = await self._client.key_packages_for(group_id, [user.user_id])
+            key_packages = await self._client.key_packages_for(group_id, [user.user_id])
         except ResourceError as error:
             if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                 raise
@@ -45,7 +45,7 @@ class MembershipManager:
                 f"{username} has no keys yet, and cannot be invited: invite again after the first login of {username}"
                 " in a client",
             ) from error
-        [package] = [each.key_package_data for each in taken if each.user_id == user.user_id] or [b""]
+        [package] = [each.key_package_data for each in key_packages if each.user_id == user.user_id] or [b""]
         change = self._codec.add(group_id, user.user_id, package)
         await self._client.deposit_invite(group_id, user.user_id, change.commit, change.welcome, change.group_info)
 
@@ -58,13 +58,13 @@ class MembershipManager:
         try:
             group_info = await self._client.join(group_id)
             try:
-                joining = self._codec.join(group_id, group_info)
+                external_commit = self._codec.join(group_id, group_info)
             except EncryptionError:
                 with contextlib.suppress(ClientError):  # the server undoes the join too, but later
                     await self.leave(group_id)
                 raise
             try:
-                await self._client.external_join(group_id, *joining)
+                await self._client.external_join(group_id, *external_commit)
             except ResourceError as error:
                 if error.code != ErrorCode.RESOURCE_CONFLICT:
                     raise
@@ -72,7 +72,7 @@ class MembershipManager:
         finally:
             # The answer may be lost, and the server sends no event for own changes.
             self._codec.schedule_check(group_id)
-            self._changed(group_id)
+            self._on_change(group_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, *, ban: bool = False) -> None:
         """Remove a member, or ban a user."""
@@ -81,7 +81,7 @@ class MembershipManager:
         try:
             await remove(group_id, user_id, change.commit, change.group_info)
         finally:
-            self._changed(group_id)
+            self._on_change(group_id)
 
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. ``Sync.leave`` also erases its local messages."""

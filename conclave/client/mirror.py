@@ -1,4 +1,4 @@
-"""Brings a local history in step with the server: fetches what was missed, erases what is gone."""
+"""Updates a local history from the server: fetches missed messages, and erases those that no longer exist."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ from conclave.wire import events as protocol
 from conclave.wire.results import FetchedMessage
 
 PAGE_SIZE = 200
-"""Messages per page; halved whenever no answer arrives, as on a slow link."""
+"""Messages per page; halved after each request without an answer, which is likely on a slow link."""
 
 PAGES_BEFORE_GROWTH = 8
-"""After this many pages, a reduced page size is doubled."""
+"""Number of pages after which a reduced page size is doubled."""
 
 CONFIRM_SECONDS = 5.0
 """How long ``Mirror.close`` waits for requests that confirm a page."""
@@ -45,26 +45,26 @@ class Mirror:
         self._inviters: dict[UUID, UUID] = {}
         self._caught_up: set[UUID] = set()
         self._last_numbers: dict[UUID, int] = {}
-        self._gone: list[n.MessagesGone | n.GroupGone] = []
-        self._to_drop: dict[UUID, set[int]] = {}
+        self._pending_news: list[n.MessagesGone | n.GroupGone] = []
+        self._pending_erasures: dict[UUID, set[int]] = {}
         self._has_skipped = False
         self._page_size, self._pages_arrived = PAGE_SIZE, 0
         self._page_requests: set[asyncio.Task[_Page | None]] = set()
         self._forgotten_count = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
-        """Read the whole state, and fetch everything missed."""
+        """Read the whole state, and fetch all missed messages."""
         self._has_skipped = False
-        # Before the request: a group created meanwhile is not in its answer.
-        known = self._history.groups().keys() | self._codec.groups()
-        current = {each.group_id: each for each in await self._client.groups()}
-        for group_id in known - current.keys():
-            for gone in self.forget_group(group_id):
-                yield gone
+        # Read before the request: a group that is created during the request is missing in the answer.
+        local_groups = self._history.groups().keys() | self._codec.groups()
+        server_groups = {each.group_id: each for each in await self._client.groups()}
+        for group_id in local_groups - server_groups.keys():
+            for news in self.forget_group(group_id):
+                yield news
         await self.take_welcomes()
         deleted: dict[UUID, bool] = {}
-        for group_id in sorted(current):
-            members = {each.user_id for each in current[group_id].members}
+        for group_id in sorted(server_groups):
+            members = {each.user_id for each in server_groups[group_id].members}
             await self.forget_deleted(group_id, self._history.senders(group_id) - members, deleted)
             async for each in self.refresh(group_id):
                 yield each
@@ -112,21 +112,21 @@ class Mirror:
         if found.more:
             await self._read_all_taken_back(group_id)
         self.record_erased(self._history.enforce())
-        for gone in self.take_news():
-            yield gone
+        for news in self.take_news():
+            yield news
 
     async def _read_all_taken_back(self, group_id: UUID) -> None:
         """Erase local messages that were taken back: the first answer lists only the last ones."""
-        held = [
+        numbers = [
             *self._codec.kept_numbers(group_id),
             *(each.sequence_num for each in self._history.messages(group_id, limit=1)),
         ]
-        after, more = max(0, min(held, default=0) - 1), bool(held)
+        after, more = max(0, min(numbers, default=0) - 1), bool(numbers)
         while more:
             found = await self._client.retention(group_id, taken_back_after=after)
             self.forget_taken_back(group_id, found.taken_back)
             last = max(found.taken_back, default=0)
-            more, after = found.more and last > after, last  # a list without greater numbers is the end
+            more, after = found.more and last > after, last  # stops if the list has no greater numbers
 
     async def _compare_self_destructing(self, group_id: UUID) -> None:
         """Erase self-destructing messages that the server no longer shows: another device may have read them.
@@ -136,28 +136,30 @@ class Mirror:
         numbers = self._history.self_destructing(group_id)
         if not numbers:
             return
-        after, shown, in_doubt = numbers[0] - 1, set[int](), False
+        after, visible_numbers, in_doubt = numbers[0] - 1, set[int](), False
         while after < numbers[-1]:
             page = await self._fetch(group_id, after, include_redacted=True)
             in_doubt |= page.in_doubt
             if not page.messages:
                 break
-            shown |= {each.sequence_num for each in page.messages if not each.redacted}
+            visible_numbers |= {each.sequence_num for each in page.messages if not each.redacted}
             after = page.messages[-1].sequence_num
         if self._history.is_time_known and not in_doubt:
-            self.record_erased(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+            self.record_erased(
+                self._history.forget(group_id, [each for each in numbers if each not in visible_numbers])
+            )
         else:
             self._has_skipped = True
 
-    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
-        """Erase the messages of those of ``user_ids`` whose accounts are deleted.
+    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], deleted: dict[UUID, bool]) -> None:
+        """Erase the messages of all ``user_ids`` whose accounts are deleted.
 
-        ``known``: a cache of whether an account is deleted; new answers are added.
+        ``deleted``: a cache of whether each account is deleted; new results are added.
         """
         for user_id in user_ids:
-            if user_id not in known:
-                known[user_id] = await self._is_deleted(user_id)
-            if known[user_id]:
+            if user_id not in deleted:
+                deleted[user_id] = await self._is_deleted(user_id)
+            if deleted[user_id]:
                 self.record_erased(self._history.forget_sender(group_id, user_id))
 
     async def _is_deleted(self, user_id: UUID) -> bool:
@@ -168,14 +170,14 @@ class Mirror:
         return False
 
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Fetch everything after the end of the history, store it, and report it.
+        """Fetch all messages after the end of the history, store them, and report them.
 
-        The last page is empty: it marks the end, and confirms the page before. The first time, nothing is reported
-        until then, since a codec encrypts only after it has read everything. Pages that may lack messages because the
+        The last page is empty: it marks the end, and confirms the page before. The first fetch reports nothing before
+        it ends, since a codec encrypts only after it has read everything. Pages that may lack messages because the
         server's clock was in doubt are fetched again first.
 
-        A page is confirmed as soon as it is stored, by requesting the next one: the application may need long for its
-        messages, or end meanwhile.
+        A page is confirmed as soon as it is stored, by requesting the next one: the application may take long to handle
+        the messages, or may exit.
         """
         async for each in self._prepare(group_id):
             yield each
@@ -190,16 +192,16 @@ class Mirror:
             if not is_last:
                 self._store(group_id, after, page)
             self.record_erased(self._history.enforce())
-            lacks_some = page.in_doubt or self._history.refetch_after(group_id) is not None
+            is_incomplete = page.in_doubt or self._history.refetch_after(group_id) is not None
             after, forgotten = self._after(group_id, again=is_known), self._forgotten_count
-            following = None if is_last else self._request_page(group_id, after)
-            async for each in self._report(group_id, is_last=is_last, has_all=not lacks_some):
+            next_page = None if is_last else self._request_page(group_id, after)
+            async for each in self._report(group_id, is_last=is_last, has_all=not is_incomplete):
                 yield each
-            if following is None:
-                self._has_skipped |= lacks_some
+            if next_page is None:
+                self._has_skipped |= is_incomplete
                 return
-            page = await asyncio.shield(following)
-            if self._forgotten_count != forgotten:  # a group was left meanwhile: drop the page, it must not be decoded
+            page = await asyncio.shield(next_page)
+            if self._forgotten_count != forgotten:  # a group was left during the request: the page must not be decoded
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
@@ -213,9 +215,9 @@ class Mirror:
         """Store the new messages of a page. An empty page means that nothing follows ``after``."""
         numbers = [each.sequence_num for each in page.messages]
         up_to = numbers[-1] if numbers else self._history.fetched_up_to(group_id)
-        new = self._history.not_fetched(group_id, numbers)
-        arrived = self._decode(group_id, [each for each in page.messages if each.sequence_num in new])
-        self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
+        new_numbers = self._history.not_fetched(group_id, numbers)
+        incoming = self._decode(group_id, [each for each in page.messages if each.sequence_num in new_numbers])
+        self._history.store(group_id, after, up_to, incoming, numbers=numbers, in_doubt=page.in_doubt)
         self._codec.record_stored(group_id, up_to)
 
     def _request_page(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
@@ -223,24 +225,24 @@ class Mirror:
         task = asyncio.create_task(self._page(group_id, after))
         self._page_requests.add(task)
 
-        def ended(task: "asyncio.Task[_Page | None]") -> None:
+        def on_done(task: "asyncio.Task[_Page | None]") -> None:
             self._page_requests.discard(task)
             if not task.cancelled():
                 task.exception()  # marks the exception as retrieved
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_done)
         return task
 
     async def close(self) -> None:
         """Wait up to CONFIRM_SECONDS for requests that confirm the last page."""
-        asking = tuple(self._page_requests)
+        tasks = tuple(self._page_requests)
         try:
-            if asking:
-                await asyncio.wait(asking, timeout=CONFIRM_SECONDS)
+            if tasks:
+                await asyncio.wait(tasks, timeout=CONFIRM_SECONDS)
         finally:
-            for task in asking:
+            for task in tasks:
                 task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _page(self, group_id: UUID, after: int) -> _Page | None:
         """Fetch the next page of a group. Return None if the user is not a member."""
@@ -256,7 +258,7 @@ class Mirror:
         return page
 
     async def _prepare(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Read what a group's messages depend on: its policy, and its keys."""
+        """Read the policy and the keys that a group's messages depend on."""
         if group_id not in self._history.groups():
             async for each in self._read_policy_if_member(group_id):
                 yield each
@@ -264,9 +266,9 @@ class Mirror:
             await self.take_welcomes()  # the server stores a Welcome before the first message that needs it
 
     async def _prepare_page(self, group_id: UUID, page: Sequence[FetchedMessage]) -> AsyncIterator[n.News]:
-        """Read what storing a page depends on: the current admins and the policy in force.
+        """Read the admins and the policy, if storing a page depends on their current state.
 
-        By an outdated policy the history would reject valid messages.
+        With an outdated policy the history would reject valid messages.
         """
         if self._codec.needs_members(group_id, page):
             self._codec.update_members(await self._client.groups())
@@ -276,7 +278,7 @@ class Mirror:
 
     @property
     def needs_comparison(self) -> bool:
-        """Whether comparisons or messages were skipped while the server's clock was in doubt, and can be repeated."""
+        """Whether to repeat comparisons or fetches that were skipped while the server's clock was in doubt."""
         return self._has_skipped and self._history.is_time_known
 
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
@@ -320,18 +322,18 @@ class Mirror:
                 self._forget_kept(group_id, up_to)
 
     def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
-        """Erase the codec's copies of messages that the history lacks; ``up_to``: only up to that number."""
-        kept = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
-        if kept and (gone := set(kept) - self._history.present(group_id, kept)):
-            self._codec.erase_messages(group_id, gone)
+        """Erase the codec's copies of messages that the history lacks. ``up_to``: the last number; None: all."""
+        numbers = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
+        if numbers and (erased := set(numbers) - self._history.present(group_id, numbers)):
+            self._codec.erase_messages(group_id, erased)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Yield messages that the application has not handled. One counts as handled once the next is requested.
+        """Yield messages that the application has not handled. A message counts as handled when the next is requested.
 
         Other tasks run between two messages: each is a write to the disk, and a screen must stay responsive.
         """
-        while waiting := self._history.unhandled(group_id):
-            for message in waiting:
+        while messages := self._history.unhandled(group_id):
+            for message in messages:
                 if message.is_gone(self._history.now()):
                     break  # expired, or hidden by an unconfirmed time
                 yield n.MessageArrived(message)
@@ -340,13 +342,13 @@ class Mirror:
 
     def _decode(self, group_id: UUID, page: Sequence[FetchedMessage]) -> list[IncomingMessage]:
         """Decode a page; return the messages to store. The codec's own messages are not stored."""
-        arrived = []
+        incoming = []
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
             content = None if text is None else text.encode()
             is_own = each.sender_id == self._client.session.user_id
-            what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
-            arrived.append(IncomingMessage(*what, is_own=is_own))
-        return arrived
+            fields = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
+            incoming.append(IncomingMessage(*fields, is_own=is_own))
+        return incoming
 
     def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
         """Return whether the expiry of a message contradicts the known policy."""
@@ -359,7 +361,7 @@ class Mirror:
             try:
                 await self._client.read(group_id, up_to)
             except GroupError:
-                continue  # not a member any more: the next catch-up erases the group
+                continue  # no longer a member: the next catch-up erases the group
             self._history.mark_reported(group_id, up_to)
 
     async def take_welcomes(self) -> None:
@@ -384,32 +386,34 @@ class Mirror:
     def record_erased(self, erased: Sequence[ErasedMessage]) -> None:
         """Queue news of erased messages, and erase the codec's copies: resending them would extend their lifetime.
 
-        Raises DiskError; the next call repeats what the codec could not erase.
+        Raises DiskError; the next call retries the failed erasures.
         """
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
-            self._to_drop.setdefault(group_id, set()).add(number)
-        self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
-        for group_id in list(self._to_drop):
+            self._pending_erasures.setdefault(group_id, set()).add(number)
+        self._pending_news += [
+            n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()
+        ]
+        for group_id in list(self._pending_erasures):
             try:
-                self._codec.erase_messages(group_id, self._to_drop[group_id])
+                self._codec.erase_messages(group_id, self._pending_erasures[group_id])
             except DiskError:
                 self._history.release_reserve()
                 raise
-            del self._to_drop[group_id]
+            del self._pending_erasures[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Erase messages that were taken back, here or elsewhere, and their resent copies."""
+        """Erase messages that were taken back, by this client or another, and their resent copies."""
         if numbers:
             self._codec.erase_messages(group_id, numbers, are_taken_back=True)
             self.record_erased(self._history.forget(group_id, list(numbers)))
 
     def handle_leave(self, group_id: UUID) -> None:
         """Erase a group that the user has left, and queue the news."""
-        self._gone += self.forget_group(group_id)
+        self._pending_news += self.forget_group(group_id)
 
     def take_news(self) -> list[n.News]:
         """Return the queued news of erased messages, and the codec's news."""
-        gone, self._gone = self._gone, []
-        return [*gone, *self._codec.take_news()]
+        pending, self._pending_news = self._pending_news, []
+        return [*pending, *self._codec.take_news()]

@@ -44,10 +44,12 @@ def name_from_title(title: str) -> str:
 
 
 def _describe_fault(name: str) -> str:
-    other = _FORBIDDEN.search(name)
-    if other:
-        sign = "a space" if other[0] == " " else f'"{other[0]}"' if other[0].isprintable() else f"U+{ord(other[0]):04X}"
-        return f"{sign} at place {other.start() + 1} is not allowed"
+    match = _FORBIDDEN.search(name)
+    if match:
+        character = (
+            "a space" if match[0] == " " else f'"{match[0]}"' if match[0].isprintable() else f"U+{ord(match[0]):04X}"
+        )
+        return f"{character} at place {match.start() + 1} is not allowed"
     if name.startswith("_"):
         return "it begins with _"
     return f"it has {len(name)}"

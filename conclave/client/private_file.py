@@ -1,4 +1,4 @@
-"""SQLite files that only their owner can read, and in which erased data is overwritten."""
+"""SQLite files that only their owner can read, and that overwrite erased data."""
 
 import os
 import sqlite3
@@ -11,7 +11,7 @@ from conclave.client.errors import DiskError
 BUSY_SECONDS = 10.0
 """How long to wait for another process that has locked the file."""
 
-_FULL = 1
+_AUTO_VACUUM_FULL = 1
 
 FULL = "the disk is full"
 
@@ -48,12 +48,12 @@ def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlit
 
 
 def enable_auto_vacuum(connection: sqlite3.Connection) -> None:
-    """Make each commit truncate the pages that it frees. An older file is rebuilt, in memory.
+    """Make each commit truncate the pages that it frees. A file without this setting is rebuilt.
 
-    The rollback journal has no copy of a free page. If a crash or a full disk ends a transaction, what it wrote to
-    free pages would stay in the file: a text or a key that nothing refers to. Pages appended to the file are truncated.
+    The rollback journal has no copy of a free page. After a transaction that a crash or a full disk ends, data that
+    it wrote to free pages would stay in the file: a text or a key without a reference. Appended pages are truncated.
     """
-    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _AUTO_VACUUM_FULL:
         connection.execute("PRAGMA auto_vacuum = FULL")
         # Another process uses the file, the disk is full, a page is damaged, or memory is short: retried at next start.
         with suppress(sqlite3.Error, MemoryError):
@@ -62,7 +62,7 @@ def enable_auto_vacuum(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in a transaction, which is on the disk at the end.
+    """Run the block in a transaction, which is written to the disk at the end.
 
     Raises DiskError if the file cannot be written, and sqlite3.Error.
     """

@@ -22,7 +22,7 @@ from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 
 REFUSAL_RETRY_SECONDS = 600.0
-"""Seconds before a refused text is tried again: an admin may have changed the group since."""
+"""Seconds before a refused text is sent again: an admin may have changed the group since."""
 
 
 class Resender:
@@ -39,9 +39,9 @@ class Resender:
         chance: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``has_changed_key``: whether a member's key must be confirmed first. ``request_fetch``: fetches a group.
+        """``has_changed_key``: returns whether a member's key must be confirmed first.
 
-        ``backoff``: the delays while the server is busy or failing.
+        ``request_fetch``: fetches a group. ``backoff``: the delays while the server is busy or failing.
         """
         self._client, self._history, self._codec = client, history, codec
         self._has_changed_key, self._request_fetch = has_changed_key, request_fetch
@@ -52,7 +52,7 @@ class Resender:
 
     @property
     def is_due(self) -> bool:
-        """Whether a failed request is due again."""
+        """Whether to retry a failed request now."""
         return bool(self._failures) and self._clock() >= self._not_before
 
     async def send(self) -> None:
@@ -63,15 +63,15 @@ class Resender:
             if not await self._take_back(group_id, number):
                 self._record_failure()
                 return
-        waiting = self._codec.pending_resends()
-        keys = {each.key for each in waiting}
+        pending = self._codec.pending_resends()
+        keys = {each.key for each in pending}
         self._refused = {key: until for key, until in self._refused.items() if key in keys}
         self._encoded = {key: encoded for key, encoded in self._encoded.items() if key in keys}
-        for again in waiting:
-            if self._is_too_old(again):
+        for resend in pending:
+            if self._is_too_old(resend):
                 if self._history.is_time_known:  # otherwise the message may reappear
-                    self._codec.drop_resend(again.key)
-            elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
+                    self._codec.drop_resend(resend.key)
+            elif self._clock() >= self._refused.get(resend.key, 0.0) and not await self._send(resend):
                 self._record_failure()
                 return
         self._failures = 0
@@ -89,61 +89,61 @@ class Resender:
         except RefusedError as error:
             if not is_final(error):
                 return False
-        self._codec.record_taken_back(group_id, number)  # also if it is gone, or the user has left
+        self._codec.record_taken_back(group_id, number)  # even if it no longer exists, or the user has left
         return True
 
-    async def _send(self, again: PendingResend) -> bool:
-        """Send a text if it can be sent. Return False if the server cannot accept any now."""
-        if self._has_changed_key(again.group_id):
-            return True  # it was meant for the owner of the former key
+    async def _send(self, resend: PendingResend) -> bool:
+        """Send a text if it can be sent. Return False if the server cannot accept texts now."""
+        if self._has_changed_key(resend.group_id):
+            return True  # the text was intended for the owner of the former key
         try:
-            payload = self._payload(again)
+            payload = self._payload(resend)
         except (NotReadyError, ReplacedError):
             return True
-        seconds, send_id = again.self_destruct_seconds, _send_id(again)
+        seconds, send_id = resend.self_destruct_seconds, _send_id(resend)
         try:
-            number = await self._client.send(again.group_id, payload, self_destruct_seconds=seconds, send_id=send_id)
+            number = await self._client.send(resend.group_id, payload, self_destruct_seconds=seconds, send_id=send_id)
         except SessionOverError:
             raise
         except RefusedError as error:
             if not is_final(error):
                 return False  # the server may have stored it
-            self._codec.discard_payload(again.group_id, payload)
-            del self._encoded[again.key]
-            self._refused[again.key] = self._clock() + REFUSAL_RETRY_SECONDS
-            self._request_fetch(again.group_id)  # the user may not be a member any more
+            self._codec.discard_payload(resend.group_id, payload)
+            del self._encoded[resend.key]
+            self._refused[resend.key] = self._clock() + REFUSAL_RETRY_SECONDS
+            self._request_fetch(resend.group_id)  # the user may no longer be a member
             return True
-        del self._encoded[again.key]
-        # The text is not pending any more if the original was taken back meanwhile.
-        is_wanted = any(each.key == again.key for each in self._codec.pending_resends())
-        self._codec.drop_resend(again.key)
-        if not is_wanted or not self._is_here(again):
+        del self._encoded[resend.key]
+        # The text is no longer pending if the original was taken back during the request.
+        is_pending = any(each.key == resend.key for each in self._codec.pending_resends())
+        self._codec.drop_resend(resend.key)
+        if not is_pending or not self._original_exists(resend):
             with contextlib.suppress(GroupError, ResourceError):
-                await self._client.take_back(again.group_id, number)
-        self._request_fetch(again.group_id)
+                await self._client.take_back(resend.group_id, number)
+        self._request_fetch(resend.group_id)
         return True
 
-    def _payload(self, again: PendingResend) -> bytes:
-        """Return the same payload for each try in an epoch: each new one is stored, and uses up a key."""
-        epoch = self._codec.view(again.group_id).epoch
-        former, payload = self._encoded.get(again.key, (-1, b""))
+    def _payload(self, resend: PendingResend) -> bytes:
+        """Return the payload of a text, the same for all attempts in an epoch: a new one would use up another key."""
+        epoch = self._codec.view(resend.group_id).epoch
+        former, payload = self._encoded.get(resend.key, (-1, b""))
         if former != epoch:
-            payload = self._codec.encode_resend(again)
-            self._encoded[again.key] = epoch, payload
+            payload = self._codec.encode_resend(resend)
+            self._encoded[resend.key] = epoch, payload
         return payload
 
-    def _is_here(self, again: PendingResend) -> bool:
-        """Return whether the original still exists: not expired, self-destructed or taken back."""
-        return self._original(again) is not None
+    def _original_exists(self, resend: PendingResend) -> bool:
+        """Return whether the original still exists: it has not expired, self-destructed or been taken back."""
+        return self._original(resend) is not None
 
-    def _is_too_old(self, again: PendingResend) -> bool:
-        """Return whether the original is gone, or past half its lifetime: a copy gets the whole lifetime again."""
-        first, expiry = self._original(again), self._history.groups().get(again.group_id, -1)
+    def _is_too_old(self, resend: PendingResend) -> bool:
+        """Return whether the original is erased, or past half its lifetime: a copy gets the full lifetime again."""
+        first, expiry = self._original(resend), self._history.groups().get(resend.group_id, -1)
         return first is None or (expiry > 0 and first.created_at + expiry // 2 < self._history.now())
 
-    def _original(self, again: PendingResend) -> Message | None:
-        found = self._history.messages(again.group_id, again.original - 1, 1)
-        return found[0] if found and found[0].sequence_num == again.original else None
+    def _original(self, resend: PendingResend) -> Message | None:
+        found = self._history.messages(resend.group_id, resend.original - 1, 1)
+        return found[0] if found and found[0].sequence_num == resend.original else None
 
 
 async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -> None:
@@ -153,13 +153,13 @@ async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -
     """
     codec.erase_messages(group_id, [number], are_taken_back=True)
     for each in codec.repeats_of(group_id, number):
-        with contextlib.suppress(ResourceError):  # already gone
+        with contextlib.suppress(ResourceError):  # already erased
             await client.take_back(group_id, each)
         codec.record_taken_back(group_id, each)
     await client.take_back(group_id, number)
 
 
-def _send_id(again: PendingResend) -> UUID:
-    """Return the same id for each try. The group and the number are included, since a new file reuses keys."""
-    text = f"{again.group_id} {again.original} {again.key}"
+def _send_id(resend: PendingResend) -> UUID:
+    """Return the same id for all attempts. It depends on the group and the number, since a new file reuses keys."""
+    text = f"{resend.group_id} {resend.original} {resend.key}"
     return UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])

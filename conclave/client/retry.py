@@ -1,4 +1,4 @@
-"""How often and for how long a request is repeated, and the delays between tries."""
+"""Decides whether a request is repeated, and computes the delays between attempts."""
 
 import time
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from conclave.client.errors import BusyError, ClientError, NoAnswerError, RefusedError
 
 MAX_REPEAT_SECONDS = 23 * 3_600.0
-"""How long a request is repeated, time asleep included. The server remembers a send id for a day."""
+"""How long a request is repeated, including suspended time. The server remembers a send id for a day."""
 
 GATEWAY_STATUSES = (502, 503, 504)
-"""Statuses of a proxy that does not reach the server. They count as no answer."""
+"""Statuses of a proxy that does not reach the server. They are treated like a missing answer."""
 
 
 def seconds_since_boot() -> float:
-    """Return monotonic seconds, including time asleep where the system supports it."""
+    """Return monotonic seconds, including time while the machine is suspended where the system supports it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -31,8 +31,8 @@ class Backoff:
 
     def delay(self, failures: int, chance: float) -> float:
         """Return the seconds to wait. ``failures``: consecutive ones, at least 1. ``chance``: 0 to 1."""
-        longest = min(self.most, self.first * 2.0 ** min(failures - 1, 32))
-        return longest * (0.5 + chance / 2)
+        max_delay = min(self.most, self.first * 2.0 ** min(failures - 1, 32))
+        return max_delay * (0.5 + chance / 2)
 
     def wait_after(self, error: ClientError, failures: int, chance: float, *, repeatable: bool) -> float | None:
         """Return the seconds to wait before a request is sent again; None: do not repeat it.
@@ -45,7 +45,7 @@ class Backoff:
         if isinstance(error, BusyError):
             wait = max(wait, error.retry_after or 0.0)
             return wait if wait <= self.max_wait else None
-        lost = isinstance(error, NoAnswerError) or (
+        is_answer_lost = isinstance(error, NoAnswerError) or (
             isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES
         )
-        return wait if lost and repeatable else None
+        return wait if is_answer_lost and repeatable else None

@@ -1,4 +1,4 @@
-"""Keeps a local history in step with the server, and reports news to the application.
+"""Keeps a local history up to date with the server, and reports news to the application.
 
 It subscribes to events first, then fetches everything after the end of the history; later events trigger fetches. A
 page and the history's position are stored in one transaction, so each message is stored exactly once, in order.
@@ -37,10 +37,10 @@ from conclave.wire import events as protocol
 DEFAULT_BACKOFF = Backoff()
 
 STABLE_SECONDS = 5.0
-"""After a stream that lasted this long, the client reconnects at once."""
+"""Minimum duration of a stream after whose end the client reconnects at once."""
 
 MAX_UNSTABLE_FAILURES = 4
-"""After shorter streams the delay grows, up to that of 4 failures: each connection reads the whole state again."""
+"""After shorter streams the delay grows up to that of 4 failures, since each connection reads the whole state."""
 
 ENFORCE_INTERVAL = 0.5
 """Seconds between two checks for expired messages."""
@@ -68,7 +68,7 @@ class Sync:
         chance: Callable[[], float] = random.random,
         accept_changed_keys: bool = False,
     ) -> None:
-        """``client``: logged in. ``backoff``: the delays before reconnecting.
+        """``client``: a logged-in client. ``backoff``: the delays before reconnecting.
 
         ``accept_changed_keys``: send to groups with a member whose key has changed, possibly to an attacker. Otherwise
         ``Codec.verify`` or ``Codec.accept`` has to be called first.
@@ -87,24 +87,24 @@ class Sync:
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
         self._maintenance_lock = asyncio.Lock()
-        self._enforcing: asyncio.Task[None] | None = None
+        self._enforce_task: asyncio.Task[None] | None = None
         self._has_reported_clock = False
         self._news: AsyncIterator[n.News] | None = None
-        self._fault: DiskError | None = None
+        self._disk_error: DiskError | None = None
 
     async def __aenter__(self) -> Self:
         session = self.client.session
         self.history.claim(f"{session.url} {session.user_id}")
         self._mirror.forget_erased()
         self.client.transport.on_time = self.history.record_server_time
-        self._enforcing = asyncio.create_task(self._enforce())
+        self._enforce_task = asyncio.create_task(self._enforce())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.client.transport.on_time = lambda _: None
-        if self._enforcing:
-            self._enforcing.cancel()
-            await asyncio.gather(self._enforcing, return_exceptions=True)
+        if self._enforce_task:
+            self._enforce_task.cancel()
+            await asyncio.gather(self._enforce_task, return_exceptions=True)
         if self._news:
             await self._news.aclose()  # type: ignore[attr-defined]  # it is a generator
         await self._mirror.close()
@@ -118,8 +118,8 @@ class Sync:
     ) -> int:
         """Send a text; return its number. It also arrives as a MessageArrived, in order. Raises ClientError.
 
-        KeyInDoubtError: a member's key has changed. ReplacedError: another device has replaced this one.
-        ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
+        Raises KeyInDoubtError if a member's key has changed, ReplacedError if another device has replaced this one.
+        ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same id.
         """
         payload = await self._encode_when_ready(group_id, text, send_id)
         try:
@@ -138,7 +138,7 @@ class Sync:
         return number
 
     async def take_back(self, group_id: UUID, number: int) -> None:
-        """Take a message back: see ``Client.take_back``. It is erased here too: a MessagesGone follows."""
+        """Take a message back: see ``Client.take_back``. It is also erased from the history: a MessagesGone follows."""
         await take_back(self.client, self.codec, group_id, number)
         self._mirror.forget_taken_back(group_id, [number])
         self._wake.set()
@@ -187,12 +187,12 @@ class Sync:
         self._wake.set()
 
     def request_fetch(self, group_id: UUID) -> None:
-        """Fetch a group without an event: the server sends none for messages from the user's other devices."""
+        """Fetch a group without an event. The server sends none for messages from the user's other devices."""
         self._to_fetch.add(group_id)
         self._wake.set()
 
     def read(self, group_id: UUID, up_to: int) -> None:
-        """Record that the user has seen everything up to a number: that of the last message shown, not fetched.
+        """Record that the user has seen everything up to a number: the number of the last message shown, not fetched.
 
         This starts the timers of self-destructing messages: locally at once, on the server with the next read receipt.
         """
@@ -200,7 +200,7 @@ class Sync:
         self._wake.set()
 
     def mark_seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Record messages that were on the user's screen, in any order.
+        """Record messages that were shown on the user's screen, in any order.
 
         Everything before the first unseen message of another user counts as read, as after ``read``. ``numbers``: None
         marks all messages as seen except self-destructing ones.
@@ -216,76 +216,76 @@ class Sync:
                 self._raise_fault()
                 async with self.client.listen() as stream:
                     yield n.Online()
-                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_reported_clock:
+                    if abs(ahead := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_reported_clock:
                         self._has_reported_clock = True
-                        yield n.ClockDiffers(off)
+                        yield n.ClockDiffers(ahead)
                     await self._key_package_stock.refill()
                     async for each in self._mirror.catch_up():
                         yield each
                     caught_up_at = clock()
                     async for each in self._follow(stream):
                         yield each
-                why, is_disk = "the server has ended the stream", False
+                reason, is_disk = "the server has ended the stream", False
             except ClientError as error:
                 if not _is_retryable(error):
                     raise
-                why, is_disk = str(error), isinstance(error, DiskError)
+                reason, is_disk = str(error), isinstance(error, DiskError)
             if caught_up_at is not None:
                 failures = 0 if clock() - caught_up_at >= STABLE_SECONDS else min(failures, MAX_UNSTABLE_FAILURES - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
-            yield n.Offline(why, wait, is_disk=is_disk)
+            yield n.Offline(reason, wait, is_disk=is_disk)
             async for each in self._wait_for_retry(wait):
                 yield each
 
     async def _follow(self, stream: AsyncIterator[protocol.Event | n.Lagged]) -> AsyncIterator[n.News]:
         """Handle the events of a stream until it ends. Raises ClientError."""
-        reading: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
+        event_task: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
         try:
             while True:
                 async for each in self._run_pending_work():
                     yield each
-                reading = reading or asyncio.create_task(_next(stream))
-                await self._wait_for(reading)
-                if reading.done():
-                    event, reading = reading.result(), None
+                event_task = event_task or asyncio.create_task(_next(stream))
+                await self._wait_for(event_task)
+                if event_task.done():
+                    event, event_task = event_task.result(), None
                     if event is None:
                         return
                     async for each in self._handle(event):
                         yield each
         finally:
-            if reading:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            if event_task:
+                event_task.cancel()
+                await asyncio.gather(event_task, return_exceptions=True)
 
     async def _wait_for(self, task: "asyncio.Task[protocol.Event | n.Lagged | None]") -> None:
         """Wait for an event or for ``_wake``."""
-        waking = asyncio.create_task(self._wake.wait())
+        wake_task = asyncio.create_task(self._wake.wait())
         try:
-            await asyncio.wait({task, waking}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, wake_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            waking.cancel()
-            await asyncio.gather(waking, return_exceptions=True)
+            wake_task.cancel()
+            await asyncio.gather(wake_task, return_exceptions=True)
 
     async def _wait_for_retry(self, seconds: float) -> AsyncIterator[n.News]:
-        """Wait before reconnecting; report what is erased meanwhile."""
+        """Wait before reconnecting, and report messages erased during the wait."""
         deadline = asyncio.get_running_loop().time() + seconds
-        while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            for gone in self._take_news():
-                yield gone
+        while (remaining := deadline - asyncio.get_running_loop().time()) > 0:
+            for news in self._take_news():
+                yield news
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):  # wait_for may lose a cancellation
+                async with asyncio.timeout(remaining):  # wait_for may lose a cancellation
                     await self._wake.wait()
 
     async def _run_pending_work(self) -> AsyncIterator[n.News]:
-        """Do the work that needs no event: fetches, read receipts, keys; report what was erased."""
+        """Do the work that needs no event: fetches, read receipts, keys. Report erased messages."""
         self._wake.clear()
         self._raise_fault()
-        for gone in self._take_news():
-            yield gone
+        for news in self._take_news():
+            yield news
         while self._to_fetch:
-            # Removed first: a message sent during the fetch may be missing in it, and requests another one.
+            # Removed first: a message sent during the fetch may be missing in it, and requests another fetch.
             group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
@@ -342,13 +342,13 @@ class Sync:
         return _iterate([])
 
     async def _handle(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Apply an event, then report it, unless its effects say the same, or it is outdated."""
-        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_reported(event)
+        """Apply an event, then report it unless the news of its effects is equivalent, or it is outdated."""
+        is_redundant = isinstance(event, protocol.InviteReceived) and self._mirror.has_reported(event)
         async for each in self._apply(event):
             yield each
         if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
-            is_told = event.group_id in self.history.groups()  # the user has joined again
-        if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
+            is_redundant = event.group_id in self.history.groups()  # the user has joined again
+        if not is_redundant and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
     async def _fetch_new_message(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
@@ -381,8 +381,8 @@ class Sync:
 
     def _take_news(self) -> list[n.News]:
         """Return news of erased messages. Raises the error of the enforcing task if it has failed."""
-        if self._enforcing and self._enforcing.done():
-            self._enforcing.result()
+        if self._enforce_task and self._enforce_task.done():
+            self._enforce_task.result()
         return self._mirror.take_news()
 
     async def _enforce(self) -> None:
@@ -393,11 +393,11 @@ class Sync:
                 try:
                     erased = self.history.enforce()
                     self._mirror.record_erased(erased)
-                    self._fault = None
+                    self._disk_error = None
                 except DiskError as error:
-                    self._fault = error
+                    self._disk_error = error
                 is_due = self.codec.is_due or self._resender.is_due
-                if erased or self.history.has_reappeared or self.history.needs_time or is_due or self._fault:
+                if erased or self.history.has_reappeared or self.history.needs_time or is_due or self._disk_error:
                     self._wake.set()
                 await asyncio.sleep(ENFORCE_INTERVAL)
         except sqlite3.Error:
@@ -406,8 +406,8 @@ class Sync:
 
     def _raise_fault(self) -> None:
         """Raise DiskError if expired messages could not be erased."""
-        if self._fault:
-            raise self._fault
+        if self._disk_error:
+            raise self._disk_error
 
 
 def _is_retryable(error: ClientError) -> bool:
@@ -419,6 +419,6 @@ async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Ev
     return await anext(stream, None)
 
 
-async def _iterate(some: Iterable[n.News]) -> AsyncIterator[n.News]:
-    for each in some:
+async def _iterate(news: Iterable[n.News]) -> AsyncIterator[n.News]:
+    for each in news:
         yield each

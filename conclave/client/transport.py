@@ -36,7 +36,7 @@ from conclave.wire.schemas.base import RequestSchema
 API = "/api/v1"
 
 STREAM_TIMEOUT_SECONDS = 45.0
-"""Silence after which a stream counts as broken: the server writes to it every 15 seconds."""
+"""Time without data after which a stream is treated as broken: the server writes to it every 15 seconds."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """The maximum size of an answer, decompressed."""
@@ -50,10 +50,10 @@ A group with 300,000 members takes 57 MB in JSON.
 MAX_ERROR_BYTES = 1024 * 1024
 """The maximum size of an error, which may have an entry for each item of a request."""
 
-_PIECE = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 MAX_ERROR_CHARACTERS = 1_000
-"""The text of an error is shown to people: the rest is dropped."""
+"""Maximum length of an error's text, which is shown to people; the rest is dropped."""
 
 T = TypeVar("T")
 
@@ -86,13 +86,13 @@ class Call:
     """An object of the class that ``schema`` loads."""
     query: Mapping[str, str] | None = None
     repeatable: bool = False
-    """Executing it twice is the same as once."""
+    """Whether executing it twice has the same effect as once."""
     max_bytes: int = MAX_ANSWER_BYTES
     """The maximum size of the answer."""
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """Return the TLS context: trusts the system's certificate authorities, or only those of the file ``ca``."""
+    """Return a TLS context that trusts the system's certificate authorities, or only those of the file ``ca``."""
     return ssl.create_default_context(cafile=str(ca) if ca else None)
 
 
@@ -151,14 +151,14 @@ class Transport:
     async def request(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
         """Send a request, with repeats, and return its answer.
 
-        ``written_in``: the format of both, where the protocol has only one. ``on_trouble`` is called after the first
-        try without an answer, since repeats may take half a minute, and with None after the next answer. Raises
-        ClientError.
+        ``written_in``: the format of both, for calls that the protocol has in only one. ``on_trouble`` is called after
+        the first attempt without an answer, since repeats may take half a minute, and with None after the next answer.
+        Raises ClientError.
         """
-        failures, began = 0, self._clock()
+        failures, started_at = 0, self._clock()
         while True:
             try:
-                found = await self._once(call, kind, written_in or self.written_in)
+                answer = await self._request_once(call, kind, written_in or self.written_in)
             except ClientError as error:
                 failures += 1
                 wait = self.backoff.wait_after(error, failures, self._chance(), repeatable=call.repeatable)
@@ -167,11 +167,11 @@ class Transport:
                 if wait is None:
                     raise
                 await asyncio.sleep(wait)
-                if self._clock() - began >= MAX_REPEAT_SECONDS:
+                if self._clock() - started_at >= MAX_REPEAT_SECONDS:
                     raise
             else:
                 self._report_trouble(None)
-                return found
+                return answer
 
     async def send(self, call: Call) -> None:
         """Send a request with an empty answer. Raises ClientError."""
@@ -192,7 +192,7 @@ class Transport:
         async with response:
             raise await self._refusal(response)
 
-    async def _once(self, call: Call, kind: type[T], written_in: Format) -> T:
+    async def _request_once(self, call: Call, kind: type[T], written_in: Format) -> T:
         headers = self._headers() | {"Accept": written_in.value}
         body = None
         if call.schema:
@@ -212,17 +212,17 @@ class Transport:
                 if response.status >= 300:
                     raise await self._refusal(response)
                 self._report_time(response)  # before the body, which may take long
-                found = await _read(response, call.max_bytes)
+                answer_body = await _read(response, call.max_bytes)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
-        return marshal.read(written_in, kind, found) if kind is not EmptyResult else kind()
+        return marshal.read(written_in, kind, answer_body) if kind is not EmptyResult else kind()
 
     async def _refusal(self, response: ClientResponse) -> ClientError:
         """Return the exception for an error response."""
         after = _parse_seconds(response.headers.get("Retry-After", ""))
         written_in = body_format(response.content_type)
         if written_in is None:
-            # The answer is from a proxy, perhaps while the server is down.
+            # The answer comes from a proxy, perhaps because the server is down.
             if response.status in GATEWAY_STATUSES:
                 return RefusedError(
                     response.status, ErrorCode.UNSPECIFIED, f"the gateway answers with status {response.status}"
@@ -243,7 +243,7 @@ class Transport:
             self.on_trouble(error)
 
     def _report_time(self, response: ClientResponse) -> None:
-        """Report the server's time to ``on_time``; None if its clock is in doubt: then Date may be a proxy's."""
+        """Report the server's time to ``on_time``; None if its clock is in doubt, when Date may be a proxy's."""
         if CLOCK_IN_DOUBT in response.headers:
             self.on_time(None)
             return
@@ -270,9 +270,9 @@ class Transport:
 
 
 async def _read(response: ClientResponse, max_bytes: int) -> bytes:
-    """Return the body of an answer, unpacked. Raises AnswerTooLongError, and what aiohttp raises."""
+    """Return the body of an answer, unpacked. Raises AnswerTooLongError and aiohttp's errors."""
     body = bytearray()
-    async for piece in response.content.iter_chunked(_PIECE):
+    async for piece in response.content.iter_chunked(_CHUNK_BYTES):
         body += piece
         if len(body) > max_bytes:
             response.close()
@@ -281,10 +281,10 @@ async def _read(response: ClientResponse, max_bytes: int) -> bytes:
 
 
 def _no_answer(error: Exception) -> NoAnswerError:
-    why: object = error or type(error).__name__
+    reason: object = error or type(error).__name__
     if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):  # its text mentions TLS
-        why = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
-    return NoAnswerError(f"no answer from the server: {why}")
+        reason = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    return NoAnswerError(f"no answer from the server: {reason}")
 
 
 def _field_errors(errors: Any) -> dict[str, list[str]]:

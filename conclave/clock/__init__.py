@@ -28,7 +28,7 @@ class Moment(NamedTuple):
     """The Unix second to act on."""
     earliest: int
     """A Unix second that has certainly passed, even if the clock is wrong. Equals ``now`` unless the clock is
-    ``in_doubt`` and ahead of the last time known to be right.
+    ``in_doubt`` and ahead of the last time that was certainly correct.
     """
     in_doubt: bool = False
 

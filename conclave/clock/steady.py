@@ -1,4 +1,4 @@
-"""A clock that ignores small backward steps of the wall clock, so that what expired stays expired."""
+"""A clock that ignores small backward steps of the wall clock, so that expired messages stay expired."""
 
 import threading
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class Floor:
 class SteadyClock:
     """A clock whose time never falls below its floor while the wall clock is behind it by at most the tolerance.
 
-    The tolerance is that of the clock guard. If the wall clock was further behind, its time is used as it is until
+    The clock guard has the same tolerance. If the wall clock was further behind, its time is used as it is until
     ``resume``.
 
     Each reading raises the floor if it agrees with the monotonic clock. So a jump of the wall clock does not raise
     the floor, even before the jump is detected. Thread-safe.
 
-    Each ``moment`` also says whether the clock is in doubt, since the last ``resume`` or because of this reading. So
-    decisions do not depend on when the guard checks next.
+    Each ``moment`` also shows whether the clock is in doubt, since the last ``resume`` or because of this reading. So
+    decisions do not depend on the time of the next check.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -35,7 +35,7 @@ class SteadyClock:
         self._clock = clock
         self._lock = threading.Lock()
         self._floor = Floor()
-        self._known: Reading | None = None
+        self._last_correct: Reading | None = None
         self._is_behind = False
 
     @property
@@ -51,15 +51,15 @@ class SteadyClock:
         """Return the time to act on, and whether it is in doubt, from one reading."""
         with self._lock:
             reading = self._clock.read()
-            until = self._floor.acted_until
-            if until - reading.wall > TOLERANCE_SECONDS:
+            acted_until = self._floor.acted_until
+            if acted_until - reading.wall > TOLERANCE_SECONDS:
                 self._is_behind = True
             # Otherwise the time would jump to the floor as soon as the wall clock came within the tolerance.
-            now = reading.wall if self._is_behind else effective_time(reading.wall, until)
-            is_known = self._known and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS
-            if self._is_behind or not is_known:
-                return Moment(now, min(now, until), in_doubt=True)
-            if reading.wall > until:
+            now = reading.wall if self._is_behind else effective_time(reading.wall, acted_until)
+            is_plausible = self._last_correct and abs(seconds_apart(self._last_correct, reading)) <= TOLERANCE_SECONDS
+            if self._is_behind or not is_plausible:
+                return Moment(now, min(now, acted_until), in_doubt=True)
+            if reading.wall > acted_until:
                 self._floor = Floor(reading.wall, self._floor.acceptances)
             return Moment(now, now)
 
@@ -67,16 +67,16 @@ class SteadyClock:
         """Return both clocks, without the floor."""
         return self._clock.read()
 
-    def resume(self, floor: Floor, known: Reading | None) -> None:
+    def resume(self, floor: Floor, correct_reading: Reading | None) -> None:
         """Continue from the ``floor`` in the store.
 
-        ``known``: a correct reading of this process, or None if the clock was wrong. The floor is lowered only if an
+        ``correct_reading``: a reading of this process, or None if the clock was wrong. The floor is lowered only if an
         operator has accepted the clock since.
         """
         with self._lock:
             is_new = floor.acceptances != self._floor.acceptances
             if is_new or floor.acted_until > self._floor.acted_until:
                 self._floor = floor
-            if is_new or known:
+            if is_new or correct_reading:
                 self._is_behind = False
-            self._known = known
+            self._last_correct = correct_reading

@@ -1,4 +1,4 @@
-"""Finds the address by which a request is counted. Pure functions."""
+"""Finds the client address of a request, for rate limits. Pure functions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 IPV6_PREFIX = 64
-"""The bits of the IPv6 network that one household or server is given, with all addresses in it."""
+"""The prefix length of the IPv6 network that is usually assigned to one household or server."""
 
-MOST_PROXIES = 32
-"""At most 32 entries of X-Forwarded-For are looked at, from the end. Headers may have a million."""
+MAX_PROXIES = 32
+"""The most entries of X-Forwarded-For to read, from the end. A header may have a million."""
 
 UNKNOWN = "unknown"
-"""The origin of all requests that have no address. They count as one."""
+"""The origin of requests without an address, which count together."""
 
 INTERNET = (IPv4Network("0.0.0.0/0"), IPv6Network("2000::/3"))
 """The addresses that clients come from: all of IPv4, and the global part of IPv6."""
@@ -41,13 +41,13 @@ def parse_network(text: str) -> Network:
 
 
 def covers_internet(networks: Iterable[Network]) -> bool:
-    """Return whether ``networks`` together hold at least half of the IPv4 or of the IPv6 Internet."""
-    found = list(networks)
-    return any(2 * _shared(found, whole) >= whole.num_addresses for whole in INTERNET)
+    """Return whether ``networks`` together contain at least half of the IPv4 or IPv6 Internet."""
+    network_list = list(networks)
+    return any(2 * _count_shared(network_list, internet) >= internet.num_addresses for internet in INTERNET)
 
 
-def _shared(networks: Iterable[Network], whole: Network) -> int:
-    """Return how many addresses of ``whole`` lie in ``networks``."""
+def _count_shared(networks: Iterable[Network], whole: Network) -> int:
+    """Return how many addresses of ``whole`` are in ``networks``."""
     within: list[Any] = [
         whole if each.supernet_of(whole) else each  # type: ignore[arg-type]  # both are of one version
         for each in networks
@@ -57,26 +57,26 @@ def _shared(networks: Iterable[Network], whole: Network) -> int:
 
 
 def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
-    """Return what to count a request by: its IPv4 address, or the first 64 bits of its IPv6 address.
+    """Return the origin of a request: its IPv4 address, or the first 64 bits of its IPv6 address.
 
-    ``peer``: the address at the other end of the connection. ``forwarded``: the X-Forwarded-For headers in their order.
+    ``peer``: the address of the connection. ``forwarded``: the X-Forwarded-For headers in order.
 
-    Each proxy adds at the end the address that it was asked from. So the entries are read from the end, for as long as
-    a ``trusted`` proxy wrote them. An entry that is not an address ends this early, at the proxy that wrote it.
+    Each proxy appends the address of its client. So the entries are read from the end, as long as a ``trusted`` proxy
+    wrote them. An invalid entry stops this, and the request counts for the proxy that wrote it.
     """
-    found = _parse(peer or "")
-    if found is None:
+    address = _parse(peer or "")
+    if address is None:
         return UNKNOWN
-    for entry in reversed(",".join(forwarded).rsplit(",", MOST_PROXIES - 1)):
-        before = _parse(entry.strip()) if any(found in network for network in trusted) else None
-        if before is None:
+    for entry in reversed(",".join(forwarded).rsplit(",", MAX_PROXIES - 1)):
+        client = _parse(entry.strip()) if any(address in network for network in trusted) else None
+        if client is None:
             break
-        found = before
-    return str(found) if isinstance(found, IPv4Address) else str(IPv6Network((found, IPV6_PREFIX), strict=False))
+        address = client
+    return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, IPV6_PREFIX), strict=False))
 
 
 def _parse(text: str) -> Address | None:
-    """Parse an address, with or without a port. None for other text. IPv4 within IPv6 becomes IPv4."""
+    """Parse an address with or without a port; return None if it is invalid. IPv4-mapped IPv6 becomes IPv4."""
     with_port = _WITH_PORT.fullmatch(text)
     try:
         address = ip_address((with_port[1] or with_port[2]) if with_port else text)

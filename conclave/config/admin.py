@@ -12,16 +12,16 @@ from conclave.config.fields import PATH, PORT, Section, require_host
 from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")
-"""A token has at least 32 characters, so that it cannot be guessed. It goes into a header: visible ASCII, no spaces."""
+"""A token is long enough not to be guessed, and valid in a header."""
 
-UNFIT = "must have 32 to 1024 visible ASCII characters and no spaces, as `openssl rand -hex 32` makes them"
+FORMAT_FAULT = "must have 32 to 1024 visible ASCII characters and no spaces, as from `openssl rand -hex 32`"
 
 
 @dataclass(frozen=True)
 class AdminConfig:
-    """``[admin]``: the listener for operators, which tells more than clients may know.
+    """``[admin]``: the listener for operators.
 
-    ``token``, or what ``token_file`` holds: what a request has to bring.
+    ``token``, or the contents of ``token_file``: the bearer token of requests.
     """
 
     listen_address: str = "127.0.0.1"
@@ -29,17 +29,17 @@ class AdminConfig:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     hosts: tuple[str, ...] = ()
-    """The names beside those of loopback under which the listener may be asked."""
+    """The host names of the listener, besides those of loopback."""
     allow_actions: bool = False
     """Whether the page has forms that change something."""
 
     def __post_init__(self) -> None:
-        """Take a list too, since TOML and JSON have no tuples."""
+        """Convert a list from TOML or JSON to a tuple."""
         object.__setattr__(self, "hosts", tuple(self.hosts))
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine can reach the listener. A name counts as any address, but for ``localhost``."""
+        """Whether only this machine can reach the listener. Host names except ``localhost`` count as public."""
         try:
             return ip_address(self.listen_address).is_loopback
         except ValueError:
@@ -47,27 +47,24 @@ class AdminConfig:
 
 
 def contradictions(admin: AdminConfig) -> Iterator[str]:
-    """Yield a line for each setting that does not go with another."""
+    """Yield a line for each contradiction between settings."""
     if admin.token and admin.token_file:
         yield "admin.token and admin.token_file: set one of them"
     if admin.allow_actions and not (admin.token or admin.token_file):
-        yield (
-            "admin.allow_actions: users of this machine could do what only operators may: set admin.token"
-            " or admin.token_file"
-        )
+        yield ("admin.allow_actions: any user of this machine could use them: set admin.token or admin.token_file")
     if not (admin.is_on_loopback or admin.token or admin.token_file):
         yield (
-            f'admin.listen_address: "{admin.listen_address}" is not loopback, so others could read what is for'
-            " operators: set admin.token or admin.token_file"
+            f'admin.listen_address: "{admin.listen_address}" is not loopback, so anyone could read it: set admin.token'
+            " or admin.token_file"
         )
 
 
 class AdminSchema(Section):
-    """What ``[admin]`` may say."""
+    """The schema of ``[admin]``."""
 
     listen_address = Text(validate=require_host)
     listen_port = StrictInteger(validate=PORT)
-    token = Text(validate=validate.Regexp(TOKEN, error=UNFIT))
+    token = Text(validate=validate.Regexp(TOKEN, error=FORMAT_FAULT))
     token_file = Text(validate=PATH)
     allow_actions = StrictBoolean()
     hosts = List(

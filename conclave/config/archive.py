@@ -1,4 +1,4 @@
-"""``[archive]``: where older messages move, and when."""
+"""``[archive]``: the folder of the archive, and the age at which messages move there."""
 
 from dataclasses import dataclass
 
@@ -11,27 +11,27 @@ from conclave.strict_fields import Text
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """``[archive]``: where older messages move, and when. Times are in seconds."""
+    """``[archive]``: the folder of the archive, and the age at which messages move there. Times are in seconds."""
 
     after: int = KEEP
-    """The age at which messages move; with KEEP none moves."""
+    """The age at which messages move; KEEP: never."""
     path: str | None = None
     """None for a folder in the data directory."""
     margin: int = 604_800
     """See ``least_lifetime``."""
     reclaim_interval: int = 86_400
-    """How long after space was given back it is given back again: by a run, which needs Spark then."""
+    """The interval of runs that reclaim space, which need Spark."""
     reclaim_after: int = 604_800
-    """How long a message that was erased may take space, if few others of its partition were."""
+    """How long an erased message may take space if its partition has few erased messages."""
 
     @property
     def least_lifetime(self) -> int:
-        """A message moves only if it lives for longer than these seconds. Otherwise a move is not worth it."""
+        """The lifetime in seconds above which messages move to the archive."""
         return self.after + self.margin
 
 
 class ArchiveSchema(Section):
-    """What ``[archive]`` may say."""
+    """The schema of ``[archive]``."""
 
     after = Duration(words=True, validate=validate.NoneOf([AFTER_FETCH], error='must be a duration or "-1"'))
     path = Text(
@@ -39,7 +39,7 @@ class ArchiveSchema(Section):
             *PATH,
             validate.Regexp(
                 r"(?![A-Za-z][A-Za-z0-9+.-]*:)",
-                error="must be a folder, on this machine or shared; an address with a scheme is refused",
+                error="must be a local or shared folder, not an address with a scheme",
             ),
         ]
     )

@@ -17,13 +17,13 @@ class CleanupConfig:
     max_run_time: int = 3600
     """Seconds."""
     disk_reserve: int = 64 * 1024**2
-    """Bytes that are kept free for a run; 0 for none."""
+    """Bytes to keep free for runs; 0: no reserve."""
     keep_warm: int = 120
-    """Seconds: for how long the worker and its Java stay without work; 0: they end with each run."""
+    """Seconds for which the idle worker and its Java keep running; 0: they exit after each run."""
 
 
 class CleanupSchema(Section):
-    """What ``[cleanup]`` may say."""
+    """The schema of ``[cleanup]``."""
 
     engine = Text(validate=validate.OneOf(["spark", "sql"], error='must be "spark" or "sql"'))
     max_run_time = Duration()
@@ -40,7 +40,7 @@ class SparkConfig:
 
 
 class SparkSchema(Section):
-    """What ``[spark]`` may say."""
+    """The schema of ``[spark]``."""
 
     master = Text(
         validate=validate.Regexp(

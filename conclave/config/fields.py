@@ -1,4 +1,4 @@
-"""The fields of a configuration (durations, sizes, networks), and what its sections share."""
+"""Marshmallow fields for durations, sizes and networks, and the base of all sections."""
 
 import re
 from typing import Any
@@ -11,12 +11,12 @@ from conclave.strict_fields import Text
 
 _SIZE = re.compile(r"0|([1-9][0-9]{0,5})(m|g|MiB|GiB)", re.ASCII)
 _SIZE_UNITS = {"m": 1024**2, "MiB": 1024**2, "g": 1024**3, "GiB": 1024**3}
-_MOST_MEMORY = 999 * 1024**3
-"""Memory is at most 999 GiB."""
+_MAX_MEMORY = 999 * 1024**3
+"""The greatest size of memory."""
 
 
 class Duration(Text):
-    """A duration, loaded as whole seconds. With ``words`` also "-1" and "0"."""
+    """A duration, loaded as whole seconds. With ``words``, "-1" and "0" are valid too."""
 
     default_error_messages = {"invalid": 'must be a duration in quotes, as in "30d"'}
 
@@ -43,44 +43,44 @@ class Size(Text):
 
 
 class Memory(Text):
-    """A size of memory, loaded as text that Java takes too: a whole number and m (MiB) or g (GiB)."""
+    """A size of memory, loaded as text in Java's format: a whole number and m (MiB) or g (GiB)."""
 
     default_error_messages = {"invalid": 'must be a size in quotes, as in "1g"'}
 
     def __init__(self, *, least: int, **kwargs: Any) -> None:
-        """``least``: in MiB."""
+        """``least``: the minimum, in MiB."""
         super().__init__(**kwargs)
         self.least = least
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         text = super()._deserialize(value, *args, **kwargs)
-        if not self.least * 1024**2 <= _bytes(text) <= _MOST_MEMORY:
+        if not self.least * 1024**2 <= _bytes(text) <= _MAX_MEMORY:
             raise ValidationError(f'must be a size of at least "{self.least}m", as in "1g"')
         return text.replace("MiB", "m").replace("GiB", "g")
 
 
 def _bytes(text: str, also: str = "") -> int:
-    """Return the bytes of a size. ``also``: what else is right, for the fault. Raises ValidationError."""
-    found = _SIZE.fullmatch(text)
-    if not found:
+    """Return the bytes of a size. ``also``: other valid values, for the error. Raises ValidationError."""
+    match = _SIZE.fullmatch(text)
+    if not match:
         raise ValidationError(f'must be a size, a whole number and m or MiB, g or GiB, as in "64m"{also}')
-    return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
+    return int(match[1]) * _SIZE_UNITS[match[2]] if match[2] else 0
 
 
 class Networks(fields.Field[list[str]]):
-    """A list of addresses and networks, loaded as they are written."""
+    """A list of addresses and networks, loaded as text."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise ValidationError("must be a list of strings")
-        wrong = [each for each in value if not _is_network(each)]
-        if wrong:
-            named = ", ".join(map(repr, wrong))
-            raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        invalid = [each for each in value if not _is_network(each)]
+        if invalid:
+            texts = ", ".join(map(repr, invalid))
+            raise ValidationError(f'{texts}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
         if covers_internet(map(parse_network, value)):
             raise ValidationError(
-                "these are half of the Internet or more, so that anybody could claim to be anybody: name the addresses"
-                " of your own proxies"
+                "these are at least half of the Internet, so any client could forge its address: list the addresses of"
+                " your own proxies"
             )
         return value
 
@@ -94,12 +94,12 @@ def _is_network(text: str) -> bool:
 
 
 NOT_EMPTY = validate.Length(min=1, error="must not be empty")
-PATH = [NOT_EMPTY, validate.ContainsNoneOf("\0", error="must not hold a zero byte")]
+PATH = [NOT_EMPTY, validate.ContainsNoneOf("\0", error="must not contain a zero byte")]
 PORT = validate.Range(0, 65535, error="must be between 0 and 65535")
 
 
 def require_host(text: str) -> None:
-    """Raise ValidationError for what is looked up as no host: nothing, or a name with two dots side by side, say."""
+    """Raise ValidationError unless the text is an address or a valid host name."""
     NOT_EMPTY(text)
     try:
         text.encode("idna")
@@ -108,11 +108,11 @@ def require_host(text: str) -> None:
 
 
 class Section(Schema):
-    """A table of settings. An unknown name is a fault."""
+    """A table of settings. Unknown names are errors."""
 
     error_messages = {"type": "must be a table"}
 
     class Meta:
-        """A mistyped setting must not be ignored silently."""
+        """Reject unknown settings, so that typos are reported."""
 
         unknown = RAISE

@@ -1,4 +1,4 @@
-"""``[limits]``: what clients may do."""
+"""``[limits]``: rate limits and quotas of clients."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from conclave.config.fields import Duration, Memory, Networks, Section, Size
 from conclave.strict_fields import StrictInteger
 
 MAX_FAILURES = 10_000
-"""At most 10,000 wrong passwords, registration tokens or new accounts are counted: each is a moment in memory."""
+"""The greatest limit of failures or registrations. Each of them takes memory until ``login_window`` is over."""
 
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """``[limits]``: how much clients may do, and how much memory responses may take. Quotas: 0 for none."""
+    """``[limits]``: rate limits and quotas of clients, and the memory of responses. Quotas: 0 means no limit."""
 
     trusted_proxies: tuple[str, ...] = ()
-    """Those whose word counts on where a request comes from."""
+    """The proxies whose X-Forwarded-For is used."""
     login_failures: int = 50
     login_failures_per_address: int = 200
     registrations_per_address: int = 1000
     registration_failures_per_address: int = 50
     login_window: int = 300
-    """The seconds in which wrong passwords, wrong registration tokens and new accounts are counted."""
+    """The seconds for which a wrong password, a wrong registration token or a new account counts."""
     response_memory: str = "256m"
-    """What all responses that wait for their clients may take."""
+    """The memory of all responses that wait for their clients."""
     user_sends_per_minute: int = 0
     group_sends_per_minute: int = 0
     user_stored_bytes: int = 0
@@ -34,7 +34,7 @@ class LimitsConfig:
     user_groups: int = 0
 
     def __post_init__(self) -> None:
-        """Take a list too, since TOML and JSON have no tuples."""
+        """Convert a list from TOML or JSON to a tuple."""
         object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
 
     @property
@@ -50,13 +50,13 @@ class LimitsConfig:
 
 FAILURES = validate.Range(1, MAX_FAILURES, error=f"must be between 1 and {MAX_FAILURES}")
 
-MOST_SENDS = 1_000_000
+MAX_SENDS = 1_000_000
 QUOTA = validate.Range(0, 2**53 - 1, error="must be 0 (no limit), or how many")
-SENDS = validate.Range(0, MOST_SENDS, error=f"must be 0 (no limit), or at most {MOST_SENDS}")
+SENDS = validate.Range(0, MAX_SENDS, error=f"must be 0 (no limit), or at most {MAX_SENDS}")
 
 
 class LimitsSchema(Section):
-    """What ``[limits]`` may say."""
+    """The schema of ``[limits]``."""
 
     trusted_proxies = Networks()
     login_failures = StrictInteger(validate=FAILURES)

@@ -17,28 +17,27 @@ from conclave.retention.policy import KEEP
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 BUILT_IN = "the built-in defaults"
-"""What is read where there is no file."""
+"""The source of the settings without a file."""
 
 Advise = Callable[[str, str], None]
-"""Called for a valid setting that is easily misread, with its name and what it means."""
+"""Called with the name of a valid setting that is easily misread, and its meaning."""
 
 
 class ConfigError(Exception):
-    """A configuration that the server refuses to start with: one line for each fault."""
+    """The configuration is invalid: one line for each fault."""
 
     def __init__(self, source: str, faults: list[str]) -> None:
-        """Name the file and each of its faults."""
+        """``source``: the file. ``faults``: one line each."""
         self.source = source
         self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
 
 
 def find_config() -> Path | None:
-    """Return the first of SEARCH_PATHS that exists, if any. Raises ConfigError if this user cannot look there.
+    """Return the first of SEARCH_PATHS that exists, or None. Raises ConfigError if a path cannot be accessed.
 
-    To pass over such a place would be to go by other settings than those that were meant, or by none. So a link that
-    leads nowhere counts, and a folder, as container engines make for a file that was to be mounted and is not there:
-    who reads it tells of it.
+    Skipping such a path would apply wrong settings. For the same reason, broken links and folders count as existing:
+    reading them reports the fault. Container engines create a folder if a mounted file is missing.
     """
     for candidate in SEARCH_PATHS:
         try:
@@ -54,33 +53,33 @@ def find_config() -> Path | None:
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
-    """Read the settings from ``path``, or the first of SEARCH_PATHS that exists, or take the defaults.
+    """Read the settings from ``path``, or from the first of SEARCH_PATHS that exists, or use the defaults.
 
-    Raises ConfigError with one line for each fault.
+    Raises ConfigError.
     """
-    found = path or find_config()
-    if found is None:
+    source = path or find_config()
+    if source is None:
         return parse_config("", BUILT_IN)
     try:
-        text = found.read_text(encoding="utf-8-sig")
+        text = source.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(str(found), [f"cannot be read: {_unreadable(error)}"]) from error
+        raise ConfigError(str(source), [f"cannot be read: {_unreadable(error)}"]) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         fault = f"cannot be read: it is not UTF-8, at byte {error.start}, in line {line}: save it as UTF-8"
-        raise ConfigError(str(found), [fault]) from error
-    return parse_config(text, str(found), advise)
+        raise ConfigError(str(source), [fault]) from error
+    return parse_config(text, str(source), advise)
 
 
 def _unreadable(error: OSError) -> str:
     """Return why a file cannot be read, and what to do."""
     match error:
         case FileNotFoundError():
-            remedy = "name a file that is there"
+            remedy = "use a file that exists"
         case IsADirectoryError():
-            remedy = "name the file in that folder"
+            remedy = "use the file in that folder"
         case PermissionError():
-            remedy = "let the user that runs this read it"
+            remedy = "make it readable for the user that runs this"
         case _:
             return str(error.strerror)
     return f"{error.strerror}: {remedy}"
@@ -101,7 +100,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
         if isinstance(error.valid_data, dict):
-            loaded = error.valid_data  # also of a section some of whose settings are not valid
+            loaded = error.valid_data  # includes the valid settings of sections with faults
             loaded["retention"] = retention.valid_parts(
                 loaded.get("retention", {}), error.messages_dict.get("retention")
             )
@@ -111,7 +110,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults += _contradictions(config)  # of what is valid by itself: all faults at once
+    faults += _contradictions(config)  # checks the valid settings, to report all faults at once
     if faults:
         raise ConfigError(source, faults)
     for name, value, declared in each_setting(values, ConfigSchema()):
@@ -121,9 +120,9 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
 
 
 def each_setting(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Yield each single setting, also those in nested tables and lists: its name, its value and its field.
+    """Yield the name, value and field of each setting, including those in nested tables and lists.
 
-    ``values`` has to be valid. Entries of lists are counted from 1.
+    ``values``: must be valid. Entries of lists are numbered from 1.
     """
     for name, value in values.items():
         yield from _within(value, schema.fields[name], prefix + name)
@@ -134,8 +133,8 @@ def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, 
         case Nested():
             yield from each_setting(value, declared.schema, f"{name}.")
         case List():
-            for place, each in enumerate(value, 1):
-                yield from _within(each, declared.inner, f"{name}.{place}")
+            for number, each in enumerate(value, 1):
+                yield from _within(each, declared.inner, f"{name}.{number}")
         case Dict() if declared.value_field:
             for key, each in value.items():
                 yield from _within(each, declared.value_field, f"{name}.{key}")
@@ -144,7 +143,7 @@ def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, 
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """Yield a line for each setting that does not go with another."""
+    """Yield a line for each contradiction between settings."""
     if config.data == config.database:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
@@ -152,38 +151,38 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
     if config.vault_path in config.vault_copies:
-        yield "vault.copies: names the vault itself; a copy lies elsewhere, best on another disk"
+        yield "vault.copies: contains the vault itself; put the copy elsewhere, preferably on another disk"
     if config.vault_path in (config.data, config.archive_path, *config.database.parents):
-        yield "vault.path: must be a folder of its own, which holds nothing else of the server"
+        yield "vault.path: must be a separate folder, without other files of the server"
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
-        yield "archive.path: must be a folder of its own, which holds nothing else of the server"
+        yield "archive.path: must be a separate folder, without other files of the server"
 
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:
     """Yield a line for each fault in a marshmallow error."""
-    for name, found in messages.items():
+    for name, field_messages in messages.items():
         declared = schema.fields.get(name)
         if declared:
-            yield from _faults_of(found, declared, prefix + name)
+            yield from _faults_of(field_messages, declared, prefix + name)
         elif name == "_schema":
             table = prefix.rstrip(".")
-            yield f"{table}: {remedies.with_example(table, ' '.join(map(str, found)))}"
+            yield f"{table}: {remedies.with_example(table, ' '.join(map(str, field_messages)))}"
         else:
             yield f"{prefix}{name}: {remedies.of_unknown(name, schema)}"
 
 
-def _faults_of(found: Any, declared: Field[Any], name: str) -> Iterator[str]:
-    """Yield a line for each fault of one setting. Entries of lists are counted from 1."""
-    if not isinstance(found, dict):
-        yield f"{name}: {remedies.with_example(name, ' '.join(map(str, found)))}"
+def _faults_of(messages: Any, declared: Field[Any], name: str) -> Iterator[str]:
+    """Yield a line for each fault of one setting. Entries of lists are numbered from 1."""
+    if not isinstance(messages, dict):
+        yield f"{name}: {remedies.with_example(name, ' '.join(map(str, messages)))}"
     elif isinstance(declared, Nested):
-        yield from _faults(found, declared.schema, f"{name}.")
+        yield from _faults(messages, declared.schema, f"{name}.")
     elif isinstance(declared, List):
-        for place, each in found.items():
-            yield from _faults_of(each, declared.inner, f"{name}.{place + 1}")
+        for index, each in messages.items():
+            yield from _faults_of(each, declared.inner, f"{name}.{index + 1}")
     elif isinstance(declared, Dict) and declared.value_field:
-        for key, each in found.items():
+        for key, each in messages.items():
             yield from (f"{name}: {' '.join(map(str, faults))}" for faults in [each.get("key")] if faults)
             if "value" in each:
                 yield from _faults_of(each["value"], declared.value_field, f"{name}.{key}")

@@ -1,4 +1,4 @@
-"""``[log]``: what the log has, and how its lines look."""
+"""``[log]``: the level and format of the log, and the requests that it records."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,12 @@ from conclave.config.fields import Section
 from conclave.strict_fields import Text
 
 AUTO, CONSOLE, JSON = "auto", "console", "json"
-"""How lines look: as for people on a terminal and as JSON elsewhere, always as for people, always as JSON."""
+"""The formats: for people on a terminal and JSON elsewhere, always for people, always JSON."""
 
 ALL, ERRORS, NONE = "all", "errors", "none"
-"""Which requests have a line: all, those that were answered with a status of 400 or above, none.
+"""Which requests are logged: all, those with a status of 400 or above, none.
 
-By ``AUTO``, all in JSON, which programs read, and at the level debug; otherwise those that failed, so that people can
-read the rest as it comes.
+``AUTO``: all in JSON, and at the level debug; otherwise those with errors.
 """
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,16 +21,16 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class LogConfig:
-    """``[log]``: what the log has, and how its lines look."""
+    """``[log]``: the level and format of the log, and the requests that it records."""
 
     level: str = "info"
-    """The least that is written. Lines of requests have the level info."""
+    """The minimum level. Requests are logged at the level info."""
     format: str = AUTO
     requests: str = AUTO
 
 
 class LogSchema(Section):
-    """What ``[log]`` may say."""
+    """The schema of ``[log]``."""
 
     level = Text(validate=validate.OneOf(LEVELS, error='must be "debug", "info", "warning" or "error"'))
     format = Text(validate=validate.OneOf([AUTO, CONSOLE, JSON], error='must be "auto", "console" or "json"'))

@@ -1,4 +1,4 @@
-"""Says what to do about a setting that is not where or what it should be. Pure."""
+"""Suggests how to correct a misplaced, unknown or invalid setting. Pure functions."""
 
 import difflib
 import json
@@ -27,69 +27,69 @@ _EXAMPLES = {
     "web.allowed_origins": ["https://chat.example.org"],
     "limits.trusted_proxies": ["127.0.0.1"],
 }
-"""Values of settings that have none by default, or one that shows nothing."""
+"""Examples for settings without a default, or whose default is not a good example."""
 
-_OF_TABLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
+_TABLE_EXAMPLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
 
-_OF_TYPES = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
-"""The faults that an example helps with."""
+_TYPE_FAULTS = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
+"""The faults for which an example is useful."""
 
-_EVERYWHERE = ("min", "max", "interval")
-"""Names that say too little to tell where they belong."""
+_AMBIGUOUS = ("min", "max", "interval")
+"""Names that are too general to suggest their table."""
 
-_BARE = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
-_WORD = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
-_PLACE = re.compile(r"at line (\d+)")
+_UNQUOTED = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
+_BOOLEAN = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
+_LINE_NUMBER = re.compile(r"at line (\d+)")
 
 
 def of_unknown(name: str, schema: Schema) -> str:
-    """Return what to say of a setting that ``schema`` does not know."""
+    """Return the fault for a setting that ``schema`` does not have."""
     tables = _tables()
-    meant = _plain(name)
-    if meant in schema.fields:
-        return f"unknown setting; did you mean {meant}?"
-    homes = [table for table, fields in tables.items() if meant in fields and meant not in _EVERYWHERE]
-    if homes:
-        return f"belongs {_below(homes[0])}"
-    longer = [each for each in schema.fields if each.endswith(f"_{meant}")]
-    if near := longer or difflib.get_close_matches(meant, schema.fields, n=1):
+    normalized = _plain(name)
+    if normalized in schema.fields:
+        return f"unknown setting; did you mean {normalized}?"
+    matching = [table for table, fields in tables.items() if normalized in fields and normalized not in _AMBIGUOUS]
+    if matching:
+        return f"belongs {_below(matching[0])}"
+    longer = [each for each in schema.fields if each.endswith(f"_{normalized}")]
+    if near := longer or difflib.get_close_matches(normalized, schema.fields, n=1):
         return f"unknown setting; did you mean {near[0]}?"
     for table, fields in tables.items():
-        if near := difflib.get_close_matches(meant, fields, n=1, cutoff=0.8):
+        if near := difflib.get_close_matches(normalized, fields, n=1, cutoff=0.8):
             return f"unknown setting; did you mean {near[0]}, {_below(table)}?"
     return "unknown setting; docs/configuration.md lists all"
 
 
 def with_example(name: str, fault: str) -> str:
-    """Return a fault of the value of setting ``name``, with an example where its type is wrong."""
-    if fault in _OF_TABLES:
-        return f"{fault}, as in {_OF_TABLES[fault].format(name)}"
-    if not fault.startswith(_OF_TYPES):
+    """Return the fault of setting ``name``, with an example if its type is wrong."""
+    if fault in _TABLE_EXAMPLES:
+        return f"{fault}, as in {_TABLE_EXAMPLES[fault].format(name)}"
+    if not fault.startswith(_TYPE_FAULTS):
         return fault
     example = _EXAMPLES.get(name)
     value: Any = asdict(Config())
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    shown = value if example is None else example
-    return fault if shown is None else f"{fault}, as in {name.rpartition('.')[2]} = {json.dumps(shown)}"
+    example = value if example is None else example
+    return fault if example is None else f"{fault}, as in {name.rpartition('.')[2]} = {json.dumps(example)}"
 
 
 def of_syntax(text: str, fault: str) -> str:
-    """Return what to do about a text that is not TOML, "" if nothing is known."""
-    found = _PLACE.search(fault)
+    """Return a suggestion for a text that is not TOML."""
+    match = _LINE_NUMBER.search(fault)
     lines = text.splitlines()
-    line = lines[min(int(found[1]), len(lines)) - 1] if found and lines else ""
-    if _BARE.search(line):
+    line = lines[min(int(match[1]), len(lines)) - 1] if match and lines else ""
+    if _UNQUOTED.search(line):
         return ': a duration or a size needs quotes, as in "30d"'
-    if _WORD.search(line):
-        return ": write true or false, in small letters; text needs quotes"
+    if _BOOLEAN.search(line):
+        return ": write true or false in lower case; text needs quotes"
     if "overwrite" in fault or "twice" in fault.lower() or "declare" in fault:
-        return ": the same setting or table is there twice: leave one"
+        return ": a setting or table occurs twice: remove one"
     return ': a line is NAME = VALUE or [table], and text needs quotes, as in NAME = "text"'
 
 
 def _tables() -> dict[str, list[str]]:
-    """Return the settings of each table, those at the top under "", those of tables in a table after it."""
+    """Return the settings of each table. The top level has the name ""; nested tables have dotted names."""
     return dict(_within(ConfigSchema(), ""))
 
 
@@ -105,5 +105,5 @@ def _below(table: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name as settings are written: in small letters, with underscores."""
+    """Return a name in lower case with underscores."""
     return name.lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""``[retention]``: how long messages live, within which limits, and what purges them when."""
+"""``[retention]``: lifetimes of messages, their limits, and purge jobs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, LifetimeLimits, Li
 from conclave.strict_fields import StrictBoolean, Text
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
-"""What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
+"""How a fetch is confirmed: by the acknowledged response, or by ``after`` of the member's next fetch."""
 
-_OTHER_NAMES = {"allowed_lifetime_min": "min", "allowed_lifetime_max": "max"}
-"""Other names for the bounds of limits.max_lifetime."""
+_SYNAPSE_NAMES = {"allowed_lifetime_min": "min", "allowed_lifetime_max": "max"}
+"""Synapse's names for the bounds of limits.max_lifetime."""
 
 _NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
 _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admins and message_retention can set "0"')
@@ -26,74 +26,71 @@ _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admin
 
 @dataclass(frozen=True)
 class RetentionConfig:
-    """``[retention]``: how long messages live. Times are in seconds; KEEP: not set.
-
-    ``keep_receipts`` and ``keep_audit``: how long these are kept.
-    """
+    """``[retention]``: the lifetimes of messages, receipts and the audit log. Times: seconds; KEEP: not set."""
 
     enabled: bool = True
     """If False, no message is erased."""
     default_policy: Lifetimes = field(default_factory=Lifetimes)
-    """For groups whose admins have set nothing."""
+    """The policy of groups whose admins set nothing."""
     limits: LifetimeLimits = field(default_factory=LifetimeLimits)
-    """The bounds on what admins and the default set."""
+    """The allowed ranges of the lifetimes that admins and the default policy set."""
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
-    """Overrides, by the id of the group as text."""
+    """Overrides, by group id as text."""
     fetch_confirmation: str = RESPONSE
     """``response`` or ``next_fetch``."""
     fetch_hold_limit: int = KEEP
-    """How long a member who does not fetch can hold a message back."""
+    """How long a member who does not fetch can delay the deletion of a message."""
     retain_commits: bool = False
     """See GroupPolicy."""
     self_destruct_max_age: int = SELF_DESTRUCT_MAX_AGE
-    """After how many seconds a self-destructing message is hidden from members who have not read it."""
+    """The age in seconds at which a self-destructing message is hidden from members who have not read it."""
     admins_may_redact: bool = False
-    """Whether a group's admins may take back what others have sent."""
+    """Whether a group's admins may take back messages of others."""
     keep_receipts: int = 31_536_000
     keep_audit: int = 94_608_000
     purge_jobs: tuple[PurgeJob, ...] = ()
-    """None for one job over everything, at every ``cleanup_interval``."""
+    """Empty: one job for all groups, every ``cleanup_interval``."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build from values by the names of the fields, as JSON has them."""
-        made = dict(values)
-        if "default_policy" in made:
-            made["default_policy"] = Lifetimes(**made["default_policy"])
-        if "limits" in made:
-            made["limits"] = LifetimeLimits(
-                **{name: LifetimeRange(**bounds) for name, bounds in made["limits"].items()}
-            )
-        if "groups" in made:
-            made["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in made["groups"].items()}
-        if "purge_jobs" in made:
-            made["purge_jobs"] = tuple(PurgeJob(**job) for job in made["purge_jobs"])
-        return cls(**made)
+        """Build from a mapping of field names to JSON values."""
+        arguments = dict(values)
+        if "default_policy" in arguments:
+            arguments["default_policy"] = Lifetimes(**arguments["default_policy"])
+        if "limits" in arguments:
+            ranges = {name: LifetimeRange(**bounds) for name, bounds in arguments["limits"].items()}
+            arguments["limits"] = LifetimeLimits(**ranges)
+        if "groups" in arguments:
+            groups = arguments["groups"]
+            arguments["groups"] = {group_id: Lifetimes(**override) for group_id, override in groups.items()}
+        if "purge_jobs" in arguments:
+            arguments["purge_jobs"] = tuple(PurgeJob(**job) for job in arguments["purge_jobs"])
+        return cls(**arguments)
 
 
 class LifetimesSchema(Section):
-    """What a policy may say."""
+    """The schema of a policy."""
 
     min_lifetime = Duration(words=True, validate=_NOT_KEEP)
     max_lifetime = Duration(words=True, validate=[_NOT_KEEP, _NOT_ZERO])
 
 
-class LimitSchema(Section):
-    """The bounds on one lifetime."""
+class LifetimeRangeSchema(Section):
+    """The schema of the allowed range of a lifetime."""
 
     min = Duration(words=True, validate=_NOT_KEEP)
     max = Duration(words=True, validate=_NOT_KEEP)
 
 
-class LimitsSchema(Section):
-    """The bounds on both lifetimes."""
+class LifetimeLimitsSchema(Section):
+    """The schema of ``limits``."""
 
-    min_lifetime = Nested(LimitSchema)
-    max_lifetime = Nested(LimitSchema)
+    min_lifetime = Nested(LifetimeRangeSchema)
+    max_lifetime = Nested(LifetimeRangeSchema)
 
 
 class PurgeJobSchema(Section):
-    """What a purge job may say."""
+    """The schema of a purge job."""
 
     shortest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
     longest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
@@ -106,30 +103,30 @@ class GroupId(Text):
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         text: str = super()._deserialize(value, *args, **kwargs)
         try:
-            found = UUID(text)
+            parsed = UUID(text)
         except ValueError:
-            found = None
-        if found is None or text.lower() not in (str(found), found.hex):
+            parsed = None
+        if parsed is None or text.lower() not in (str(parsed), parsed.hex):
             raise ValidationError(f"{text!r} is not the id of a group: a UUID with hyphens, or 32 hex digits")
-        return str(found)
+        return str(parsed)
 
 
 class Overrides(Dict):
-    """The operator's policies for single groups, by the ids of the groups."""
+    """The operator's policies for single groups, by group id."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         loaded: dict[str, Any] = super()._deserialize(value, *args, **kwargs)  # type: ignore[no-untyped-call]
         if len(loaded) < len(value):
-            raise ValidationError("names a group twice, in two spellings of its id")
+            raise ValidationError("has the same group twice, in two spellings of its id")
         return loaded
 
 
 class RetentionSchema(Section):
-    """What ``[retention]`` may say."""
+    """The schema of ``[retention]``."""
 
     enabled = StrictBoolean()
     default_policy = Nested(LifetimesSchema)
-    limits = Nested(LimitsSchema)
+    limits = Nested(LifetimeLimitsSchema)
     allowed_lifetime_min = Duration(words=True, validate=_NOT_KEEP)
     allowed_lifetime_max = Duration(words=True, validate=_NOT_KEEP)
     groups = Overrides(
@@ -147,45 +144,45 @@ class RetentionSchema(Section):
     purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
 
     @validates_schema(skip_on_field_errors=False)
-    def _refuse_both_names(self, values: dict[str, Any], **_: Any) -> None:
+    def _reject_both_names(self, values: dict[str, Any], **_: Any) -> None:
         limit = values.get("limits", {}).get("max_lifetime", {})
         both = {
             name: [f"is another name for limits.max_lifetime.{bound}: set only one"]
-            for name, bound in _OTHER_NAMES.items()
+            for name, bound in _SYNAPSE_NAMES.items()
             if name in values and bound in limit
         }
         if both:
             raise ValidationError(both)
 
     @post_load
-    def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def _convert_synapse_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
         return _with_usual_names(values)
 
 
 def _with_usual_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Put the other names for two of the limits where they belong. If both are set, the usual name counts."""
-    made = {name: value for name, value in values.items() if name not in _OTHER_NAMES}
-    for name, bound in _OTHER_NAMES.items():
+    """Replace Synapse's names for two of the limits. If both names are set, the usual one takes precedence."""
+    settings = {name: value for name, value in values.items() if name not in _SYNAPSE_NAMES}
+    for name, bound in _SYNAPSE_NAMES.items():
         if name in values:
-            limits = made.get("limits", {})
-            made["limits"] = limits | {"max_lifetime": {bound: values[name]} | limits.get("max_lifetime", {})}
-    return made
+            limits = settings.get("limits", {})
+            settings["limits"] = limits | {"max_lifetime": {bound: values[name]} | limits.get("max_lifetime", {})}
+    return settings
 
 
 def valid_parts(values: dict[str, Any], faults: Any) -> dict[str, Any]:
-    """Return what is left of a ``[retention]`` without the settings that are wrong, so that it can be looked at too.
+    """Return the valid settings of an invalid ``[retention]``, to check them for contradictions.
 
-    ``values``: what could be loaded. ``faults``: marshmallow's messages about it, None for none. Without one of their
-    bounds purge jobs would mean something else, so a fault in any leaves none.
+    ``values``: the loaded settings. ``faults``: marshmallow's messages, or None. If any purge job is invalid, all are
+    omitted, since jobs without a bound would have another meaning.
     """
-    made = _with_usual_names(values)
+    settings = _with_usual_names(values)
     if isinstance(faults, dict) and "purge_jobs" in faults:
-        made.pop("purge_jobs", None)
-    return made
+        settings.pop("purge_jobs", None)
+    return settings
 
 
 def contradictions(retention: RetentionConfig, message_retention: int) -> Iterator[str]:
-    """Yield a line for each setting that does not go with another."""
+    """Yield a line for each contradiction between settings."""
     limits = retention.limits
     for name, limit in (("min_lifetime", limits.min_lifetime), ("max_lifetime", limits.max_lifetime)):
         if KEEP < limit.max < limit.min:
@@ -193,9 +190,9 @@ def contradictions(retention: RetentionConfig, message_retention: int) -> Iterat
     if limits.max_lifetime.max == AFTER_FETCH:
         yield 'retention.limits.max_lifetime: its max must not be "0"'
     policies = {"retention.default_policy": retention.default_policy}
-    policies |= {f"retention.groups.{group_id}": set_ for group_id, set_ in retention.groups.items()}
-    for name, set_ in policies.items():
-        if KEEP < set_.max_lifetime < set_.min_lifetime:
+    policies |= {f"retention.groups.{group_id}": override for group_id, override in retention.groups.items()}
+    for name, lifetimes in policies.items():
+        if KEEP < lifetimes.max_lifetime < lifetimes.min_lifetime:
             yield f"{name}: its max_lifetime must not be less than its min_lifetime"
     if AFTER_FETCH < message_retention < limits.max_lifetime.min:
         yield "message_retention: must not be less than retention.limits.max_lifetime.min"

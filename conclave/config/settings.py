@@ -1,4 +1,4 @@
-"""Every setting, in frozen dataclasses."""
+"""Defines all settings, as frozen dataclasses and marshmallow schemas."""
 
 import json
 import os
@@ -25,15 +25,15 @@ from conclave.retention.resolve import PolicySettings
 from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 KEYS, LEDGER, LOCK = "keys", "ledger", "lock"
-"""The files of the vault. A copy has the first two."""
+"""The files of the vault. A copy of the vault has the first two."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
+    """All settings. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    Paths are absolute and without symbolic links. So a file stays the same file, by any link and from any
-    working directory. Only copies of the vault keep their links: their disks may not answer, and are not asked here.
+    Paths are absolute, with symbolic links resolved, so that a file always has the same path. Links of vault copies are
+    not resolved, since their disks may not respond.
     """
 
     listen_address: str = "127.0.0.1"
@@ -60,7 +60,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
-        """Resolve the paths. Raises OSError where there is no working directory."""
+        """Resolve the paths. Raises OSError if there is no working directory."""
         object.__setattr__(self, "database_path", _resolved(self.database_path))
         if self.data_path:
             object.__setattr__(self, "data_path", _resolved(self.data_path))
@@ -72,7 +72,7 @@ class Config:
 
     @property
     def port(self) -> int:
-        """The port to listen on: as set, or 8443 with TLS and 8080 without; 0 takes any free one."""
+        """The port to listen on; the default is 8443 with TLS and 8080 without. 0: any free port."""
         if self.listen_port is not None:
             return self.listen_port
         return 8443 if self.tls_cert_path else 8080
@@ -84,12 +84,12 @@ class Config:
 
     @property
     def data(self) -> Path:
-        """The path of the data directory, which holds what does not lie in the database."""
+        """The path of the data directory."""
         return Path(self.data_path) if self.data_path else self.database.with_suffix(".data")
 
     @property
     def work(self) -> Path:
-        """The folder for the files that exist only during a cleanup run."""
+        """The folder for temporary files of cleanup runs."""
         return self.data / "work"
 
     @property
@@ -104,7 +104,7 @@ class Config:
 
     @property
     def vault_copies(self) -> list[Path]:
-        """The folders that are copies of the vault."""
+        """The folders with copies of the vault."""
         return [Path(each) for each in self.vault.copies]
 
     @property
@@ -119,7 +119,7 @@ class Config:
 
     @property
     def policy(self) -> PolicySettings:
-        """The settings that decide what is deleted."""
+        """The settings that determine which data is deleted."""
         return PolicySettings(
             self.message_retention,
             self.token_ttl_seconds,
@@ -134,17 +134,17 @@ class Config:
         )
 
     def to_json(self) -> str:
-        """Return the settings for another process; ``from_json`` reads them."""
+        """Return the settings as JSON, for another process: see ``from_json``."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Build from what ``to_json`` returned."""
+        """Build from the result of ``to_json``."""
         return cls.from_mapping(json.loads(text))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build from values by the names of the fields. Tables are mappings."""
+        """Build from a mapping of field names to values. Tables are mappings."""
         return cls(**{name: _section(name, value) for name, value in values.items()})
 
 
@@ -162,14 +162,14 @@ SECTIONS = {
 
 
 def _section(name: str, value: Any) -> Any:
-    """Return the value of a setting, or a section made of its settings."""
+    """Return the value of a setting, or the section object of a table."""
     if name == "retention":
         return RetentionConfig.from_mapping(value)
     return SECTIONS[name](**value) if name in SECTIONS else value
 
 
 def _resolved(path: str) -> str:
-    # Path.resolve would raise an error of another kind for links in a circle. Here opening the file shows it.
+    # Path.resolve would raise RuntimeError for circular links; here opening the file reports them.
     return os.path.realpath(path)
 
 
@@ -177,7 +177,7 @@ LIFETIME = validate.Range(1, MAX_SECONDS, error=f"must be between 1 and {MAX_SEC
 
 
 class ConfigSchema(Section):
-    """What a configuration may say."""
+    """The schema of a configuration."""
 
     listen_address = Text(validate=require_host)
     listen_port = StrictInteger(validate=PORT)
@@ -189,7 +189,7 @@ class ConfigSchema(Section):
     cleanup_interval = Duration()
     registration_enabled = StrictBoolean()
     registration_token = Text(
-        validate=validate.Regexp(r"[a-zA-Z0-9_-]+\Z", error="may hold only letters, digits, _ and -, at least one")
+        validate=validate.Regexp(r"[a-zA-Z0-9_-]+\Z", error="may contain only letters, digits, _ and -, at least one")
     )
     auth_header = Text(validate=validate.Regexp(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", error="is not the name of a header"))
     tls_cert_path = Text(validate=PATH)
@@ -206,7 +206,7 @@ class ConfigSchema(Section):
 
 
 def setting_names() -> list[str]:
-    """Return the names of all settings, those in tables as ``table.name``."""
+    """Return the names of all settings, with ``table.name`` for those in tables."""
     names: list[str] = []
     for each in fields(Config):
         section = SECTIONS.get(each.name)

@@ -1,4 +1,4 @@
-"""``[vault]``: where the vault is, and where copies of it."""
+"""``[vault]``: the paths of the vault and its copies."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from conclave.strict_fields import Text
 
 @dataclass(frozen=True)
 class VaultConfig:
-    """``[vault]``: where the vault is, the folder with the keys of all bodies and the ledger, and its copies."""
+    """``[vault]``: the paths of the vault, the folder with the keys of all bodies and the ledger, and its copies."""
 
     path: str | None = None
-    """None for a folder beside the database, with its name and the suffix ``.vault``."""
+    """None: a folder beside the database, with its name and the suffix ``.vault``."""
     copies: tuple[str, ...] = ()
-    """Folders on other disks, which the server keeps up to date."""
+    """Folders on other disks that the server keeps up to date."""
 
     def __post_init__(self) -> None:
-        """Take a list too, since TOML and JSON have no tuples."""
+        """Convert a list from TOML or JSON to a tuple."""
         object.__setattr__(self, "copies", tuple(self.copies))
 
 
 class VaultSchema(Section):
-    """What ``[vault]`` may say."""
+    """The schema of ``[vault]``."""
 
     path = Text(validate=PATH)
     copies = List(Text(validate=PATH), error_messages={"invalid": "must be a list of strings"})

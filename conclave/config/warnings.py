@@ -1,6 +1,6 @@
-"""Finds settings that are valid, but may not do what the operator expects of them. Pure.
+"""Finds valid settings that may not do what the operator expects. Pure functions.
 
-Also the few words in which a start logs what a configuration means for messages.
+Also formats the settings that the server logs when it starts.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,70 +13,73 @@ from conclave.retention.jobs import gaps
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 
 
-class Doubt(NamedTuple):
-    """A setting, and what it means in fact."""
+class ConfigWarning(NamedTuple):
+    """A setting with an effect that the operator may not expect."""
 
     setting: str
     means: str
 
 
-def doubts(config: Config, policies: Collection[GroupPolicy] | None = None) -> Iterator[Doubt]:
-    """Yield what a configuration shows by itself.
+def find_warnings(config: Config, policies: Collection[GroupPolicy] | None = None) -> Iterator[ConfigWarning]:
+    """Yield the warnings about a configuration.
 
-    ``policies``: those that groups have under it. What concerns none of these groups is left out; None: nothing is,
-    since groups may come that it concerns.
+    ``policies``: the policies that groups have under it, to omit warnings that affect no group; None: omit no warnings.
     """
     retention, server = config.retention, config.message_retention
-    if policies is None or any(_is_missed(retention, policy) for policy in policies):
+    if policies is None or any(_is_uncovered(retention, policy) for policy in policies):
         for gap in gaps(retention.purge_jobs):
-            yield Doubt("retention.purge_jobs", f"no job covers {gap}: what expires there is hidden, but not erased")
+            yield ConfigWarning(
+                "retention.purge_jobs", f"no job covers {gap}: expired messages are hidden there, but not erased"
+            )
     if policies is None or any(policy.is_after_fetch for policy in policies):
-        yield from _escapes(retention, server)
+        yield from _unlimited_hold(retention, server)
     if policies is None or any(policy.lifetime == KEEP for policy in policies):
-        yield from _creates_nothing(retention, server)
+        yield from _limits_without_expiry(retention, server)
     if config.vault_path.is_relative_to(config.data):
-        yield Doubt("vault.path", "lies in the data directory, which is copied with the database: put it elsewhere")
+        yield ConfigWarning(
+            "vault.path", "is in the data directory, which is copied with the database: put it elsewhere"
+        )
 
 
-def of_unknown_group(group_id: str) -> Doubt:
-    """Return what to say of an override whose group the store does not know."""
-    return Doubt(f"retention.groups.{group_id}", "there is no such group, or no longer: look for a mistyped id")
+def unknown_group(group_id: str) -> ConfigWarning:
+    """Return the warning for an override whose group does not exist."""
+    return ConfigWarning(f"retention.groups.{group_id}", "this group does not exist, or was deleted: check the id")
 
 
-def _is_missed(retention: RetentionConfig, policy: GroupPolicy) -> bool:
-    """Return whether messages expire by a policy that no job covers."""
+def _is_uncovered(retention: RetentionConfig, policy: GroupPolicy) -> bool:
+    """Return whether messages expire under a policy that no job covers."""
     return policy.lifetime != KEEP and not any(job.covers(policy) for job in retention.purge_jobs)
 
 
-def _escapes(retention: RetentionConfig, server: int) -> Iterator[Doubt]:
-    """Yield the caps that delete-after-fetch escapes."""
+def _unlimited_hold(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
+    """Yield warnings about caps that do not apply to delete-after-fetch."""
     if retention.fetch_hold_limit != KEEP:
         return
     means = (
-        "does not bind groups in delete-after-fetch: there a member who does not fetch can hold messages back for"
+        "does not apply to groups in delete-after-fetch, where a member who does not fetch can delay deletion for"
         " longer; set retention.fetch_hold_limit"
     )
     if server > AFTER_FETCH:
-        yield Doubt("message_retention", f"{duration_text(server)}: {means}")
-    most = retention.limits.max_lifetime.max
-    if most != KEEP:
-        yield Doubt("retention.limits.max_lifetime.max", f"{duration_text(most)}: {means}")
+        yield ConfigWarning("message_retention", f"{duration_text(server)}: {means}")
+    longest = retention.limits.max_lifetime.max
+    if longest != KEEP:
+        yield ConfigWarning("retention.limits.max_lifetime.max", f"{duration_text(longest)}: {means}")
 
 
-def _creates_nothing(retention: RetentionConfig, server: int) -> Iterator[Doubt]:
-    """Yield the limits that nothing is brought within, unless admins set something."""
+def _limits_without_expiry(retention: RetentionConfig, server: int) -> Iterator[ConfigWarning]:
+    """Yield a warning if the limits have no effect in groups whose admins set no lifetime."""
     limit = retention.limits.max_lifetime
     if (limit.min, limit.max) == (KEEP, KEEP) or server != KEEP or retention.default_policy.max_lifetime != KEEP:
         return
-    yield Doubt(
+    yield ConfigWarning(
         "retention.limits.max_lifetime",
-        "creates no expiry: groups whose admins have set none keep their messages for ever; set message_retention or"
+        "sets no expiry: groups whose admins set none keep their messages for ever; set message_retention or"
         " retention.default_policy.max_lifetime",
     )
 
 
 def retention_in_words(config: Config) -> str:
-    """Return how long messages are kept at most."""
+    """Return in words how long messages are kept at most."""
     server, default = config.message_retention, config.retention.default_policy.max_lifetime
     if not config.retention.enabled:
         return "nothing is erased"
@@ -89,12 +92,12 @@ def retention_in_words(config: Config) -> str:
 
 
 def cleanup_in_words(config: Config) -> str:
-    """Return what cleans up, and how often."""
+    """Return in words the engine and the interval of cleanup."""
     jobs = len(config.retention.purge_jobs)
     more = f", and {jobs} purge job{'' if jobs == 1 else 's'}" if jobs else ""
     return f"{config.cleanup.engine}, every {duration_words(config.cleanup_interval)}{more}"
 
 
 def archive_in_words(config: Config) -> str:
-    """Return whether messages move to the archive, and when."""
+    """Return in words whether and when messages move to the archive."""
     return "off" if config.archive.after == KEEP else f"after {duration_words(config.archive.after)}"

@@ -1,4 +1,4 @@
-"""``[web]``: the chat for browsers, and the origins whose web pages may read answers."""
+"""``[web]``: the browser chat, and the origins whose web pages may read responses."""
 
 import re
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@*%:
 
 
 def parse_origin(text: str) -> str:
-    """Return an origin as browsers write it: in lower case, without the default port of its scheme.
+    """Return an origin as browsers send it: in lower case, without the default port of its scheme.
 
-    Raises ValueError or ValidationError for anything but a scheme, a host and perhaps a port. A wildcard is no host.
+    Raises ValueError or ValidationError unless it is a scheme, a host and an optional port, without wildcards.
     """
-    found = _ORIGIN.fullmatch(text)
-    if not found:
-        raise ValueError("is not a scheme, a host and perhaps a port")
+    match = _ORIGIN.fullmatch(text)
+    if not match:
+        raise ValueError("is not a scheme, a host and an optional port")
     url = URL(text).origin()
-    if found[1].startswith("["):
+    if match[1].startswith("["):
         IPv6Address(url.raw_host or "")
     else:
         require_host(url.raw_host or "")
@@ -32,39 +32,39 @@ def parse_origin(text: str) -> str:
 
 @dataclass(frozen=True)
 class WebConfig:
-    """``[web]``: whether the chat for browsers is served, and the origins whose web pages may read answers."""
+    """``[web]``: whether the browser chat is served, and the origins whose web pages may read responses."""
 
     enabled: bool = True
     allowed_origins: tuple[str, ...] = ()
-    """As browsers write them in ``Origin``."""
+    """In the form of the header ``Origin``."""
 
     def __post_init__(self) -> None:
-        """Take a list too, since TOML and JSON have no tuples."""
+        """Convert a list from TOML or JSON to a tuple."""
         object.__setattr__(self, "allowed_origins", tuple(self.allowed_origins))
 
 
 class Origins(fields.Field[list[str]]):
-    """A list of origins, loaded as browsers write them."""
+    """A list of origins, loaded in the form of the header ``Origin``."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise ValidationError("must be a list of strings")
-        found, wrong = [], []
+        origins, invalid = [], []
         for each in value:
             try:
-                found.append(parse_origin(each))
+                origins.append(parse_origin(each))
             except (ValueError, ValidationError):
-                wrong.append(each)
-        if wrong:
+                invalid.append(each)
+        if invalid:
             raise ValidationError(
-                f'{", ".join(map(repr, wrong))}: not an origin, as "https://chat.example.org" or'
-                ' "http://localhost:3000": a scheme, a host, perhaps a port, no path, no wildcard'
+                f'{", ".join(map(repr, invalid))}: not an origin, as "https://chat.example.org" or'
+                ' "http://localhost:3000": a scheme, a host, an optional port, no path, no wildcard'
             )
-        return found
+        return origins
 
 
 class WebSchema(Section):
-    """What ``[web]`` may say."""
+    """The schema of ``[web]``."""
 
     enabled = StrictBoolean()
     allowed_origins = Origins()

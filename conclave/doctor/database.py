@@ -22,10 +22,10 @@ _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 _NOT_OURS = "run this as the server's user, or correct the permissions"
 
 MAX_ATTEMPTS = 3
-"""The database is read at most 3 times: again if another process opened it meanwhile."""
+"""The database is read at most 3 times: again if another process opened it in between."""
 
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
-"""The size of the write-ahead log above which there is a note, 64 MiB."""
+"""A write-ahead log larger than 64 MiB is worth a note."""
 
 
 def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterator[Finding]:
@@ -38,12 +38,12 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` creates it; check database_path if it should exist",
         )
         return
-    for looks in range(MAX_ATTEMPTS):
-        before = path_check.closed_state(path) if looks < MAX_ATTEMPTS - 1 else None
-        found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
+    for attempt in range(MAX_ATTEMPTS):
+        before = path_check.closed_state(path) if attempt < MAX_ATTEMPTS - 1 else None
+        findings = list(_read(config, clock, is_running=is_running, frozen=before is not None))
         if before is None or before == path_check.closed_state(path):
-            break  # otherwise it was opened meanwhile, and the reads may be inconsistent
-    yield from found
+            break  # otherwise it was opened in between, and the reads may be inconsistent
+    yield from findings
     yield from _wal(config)
 
 
@@ -96,8 +96,8 @@ def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_runnin
     if not last:
         yield note("cleanup", "there was no run yet", "a running server starts one at once")
         return
-    good = max(runs.last_successes(connection).values(), default=None)
-    ago = "never" if good is None else f"{_rounded(max(0, now - good))} ago"
+    last_success = max(runs.last_successes(connection).values(), default=None)
+    ago = "never" if last_success is None else f"{_rounded(max(0, now - last_success))} ago"
     if last[0].outcome != "ok":
         yield wrong(
             "cleanup",
@@ -106,7 +106,7 @@ def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_runnin
         )
         return
     longest = max(seconds for _, seconds in schedule(config.retention.purge_jobs, config.cleanup_interval))
-    if good is None or now - good > 2 * longest:
+    if last_success is None or now - last_success > 2 * longest:
         remedy = f"read the server's log; {history}" if is_running else "start the server, or `conclave cleanup run`"
         yield wrong(
             "cleanup", f"the last successful run began {ago}, and one is due every {duration_text(longest)}", remedy
@@ -117,14 +117,13 @@ def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_runnin
 
 def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[Finding]:
     runs_due = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    found, late = overdue.with_late(connection, runs_due, now)
-    if late.groups:
-        says = (
-            f"two runs should have erased something in {late.groups:,} groups, the first {_rounded(late.seconds)} ago"
-        )
+    waiting, skipped = overdue.with_late(connection, runs_due, now)
+    if skipped.groups:
+        since = _rounded(skipped.seconds)
+        says = f"two runs should have erased something in {skipped.groups:,} groups, the first {since} ago"
         yield wrong("overdue", says, "`conclave group list --overdue` lists the groups")
     else:
-        yield ok("overdue", f"nothing is late ({found.groups:,} groups wait for the next run)")
+        yield ok("overdue", f"nothing is late ({waiting.groups:,} groups wait for the next run)")
 
 
 def _wal(config: Config) -> Iterator[Finding]:

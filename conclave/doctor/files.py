@@ -28,7 +28,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     folders = [config.data, config.archive_path, config.vault_path]
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
-    found = [
+    findings = [
         *_too_permissive([*private, *vaults], _OTHERS, "600"),
         *_too_permissive(folders, _OTHERS, "700"),
         *_too_permissive(secrets, _SECRET, "600"),
@@ -36,15 +36,15 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
         *_foreign_owners([config.database, config.data]),
         *_inaccessible(config),
     ]
-    yield from found
-    if not found:
+    yield from findings
+    if not findings:
         yield ok("permissions", "only the owner has access to the database, the data directory and the secrets")
 
 
 def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
-            found = stat.S_IMODE(run_with_timeout(copying.TIMEOUT_SECONDS, path, path.stat).st_mode)
+            permissions = stat.S_IMODE(run_with_timeout(copying.TIMEOUT_SECONDS, path, path.stat).st_mode)
         except FileNotFoundError:
             continue
         except TimeoutError as error:
@@ -53,8 +53,8 @@ def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Fi
         except OSError as error:
             yield wrong("permissions", f"{path}: {error.strerror}", "run this as the server's user")
             continue
-        if found & forbidden:
-            yield wrong("permissions", f"{path}: others have access (mode {found:04o})", f"chmod {mode} {path}")
+        if permissions & forbidden:
+            yield wrong("permissions", f"{path}: others have access (mode {permissions:04o})", f"chmod {mode} {path}")
 
 
 def _inaccessible(config: Config) -> Iterator[Finding]:
@@ -100,8 +100,8 @@ def holders(config: Config) -> dict[str, int | None]:
 
     Locks with unknown holders are missing, as on systems other than Linux.
     """
-    held = faults.held_locks()
-    if held is None:
+    kernel_locks = faults.held_locks()
+    if kernel_locks is None:
         return {}
     database = config.database
     files = {
@@ -110,28 +110,28 @@ def holders(config: Config) -> dict[str, int | None]:
         "data": config.data / data_folder.MARKER,
     }
     return {
-        name: next((each.pid for each in faults.of_file(held, path) if each.kind == "FLOCK"), None)
+        name: next((each.pid for each in faults.of_file(kernel_locks, path) if each.kind == "FLOCK"), None)
         for name, path in files.items()
     }
 
 
 def is_served(config: Config) -> bool | None:
     """Return whether a server runs on this database; None: unknown."""
-    found = holders(config)
-    return bool(found["server"]) if "server" in found else None
+    pids = holders(config)
+    return bool(pids["server"]) if "server" in pids else None
 
 
 def held_locks(config: Config) -> Iterator[Finding]:
-    """Yield findings about the processes that use this database."""
-    found = holders(config)
-    if any(map(_has_ended, found.values())):
-        found = holders(config)  # it may have ended after the list was read
-    if not found:
+    """Yield findings about the processes that hold locks on this database."""
+    pids = holders(config)
+    if any(map(_has_ended, pids.values())):
+        pids = holders(config)  # it may have ended after the list was read
+    if not pids:
         says = "the kernel's list of locks cannot be read"
         yield note("locks", says, "look for processes with ps")
     for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is in progress")):
-        pid = found.get(name)
-        if name not in found:
+        pid = pids.get(name)
+        if name not in pids:
             continue
         if pid is None:
             yield ok("locks", f"no process holds the {name}'s lock")
@@ -140,11 +140,11 @@ def held_locks(config: Config) -> Iterator[Finding]:
             yield note("locks", says, "it is released when that ends: ps -eo pid,ppid,args | grep java")
         else:
             yield ok("locks", f"{is_running}: process {pid}")
-    if found.get("data") and not found.get("server"):
+    if pids.get("data") and not pids.get("server"):
         says = f"{config.data}: a server with another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
     writer = faults.write_lock_holder(config.database)
-    if writer and writer not in found.values():
+    if writer and writer not in pids.values():
         holder = faults.process_name(writer)
         says = f"{holder} holds the database's write lock: nothing can be stored until it is released"
         yield note("locks", says, "run this again; if it still does, end that process")

@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """The subject, the finding, and the remedy, "" if none is needed."""
+    """A finding about the subject ``about``. ``remedy``: "" if nothing has to be done."""
 
     about: str
     level: Level

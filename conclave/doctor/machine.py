@@ -19,7 +19,7 @@ from conclave.store.engine.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
 CRITICAL_FREE_BYTES = 64 * 1024 * 1024
-"""Less free space is an error: cleanup needs some of it."""
+"""Less free space is an error, since cleanup needs some."""
 
 LOW_FREE_BYTES = 1024**3
 """Less free space is worth a note."""
@@ -34,7 +34,7 @@ ANSWER_SECONDS = 3.0
 """The time for a listening program to answer, and for a starting server to listen."""
 
 RETRY_SECONDS = 0.1
-"""The pause before a faulty port is checked again within that time."""
+"""The pause before a faulty port is checked again, within ANSWER_SECONDS."""
 
 _OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
 """The SQLite options to show. Conclave sets most of them on each connection."""
@@ -44,8 +44,8 @@ def sqlite_library() -> Iterator[Finding]:
     """Yield the version and the options of SQLite."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         options = sorted(row[0] for row in connection.execute("PRAGMA compile_options"))
-    shown = [each for each in options if each.startswith(_OPTIONS)]
-    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(shown)}"
+    shown_options = [each for each in options if each.startswith(_OPTIONS)]
+    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(shown_options)}"
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         yield wrong("sqlite", says, "use a Python with SQLite 3.37 or newer")
     elif "THREADSAFE=0" in options:
@@ -56,11 +56,11 @@ def sqlite_library() -> Iterator[Finding]:
 
 def disk(config: Config) -> Iterator[Finding]:
     """Yield findings about free space, the reserves for cleanup, and sync time."""
-    seen = set()
+    checked_devices = set()
     for folder in map(_existing, (config.database.parent, config.data, config.archive_path)):
-        if (device := folder.stat().st_dev) in seen:
+        if (device := folder.stat().st_dev) in checked_devices:
             continue
-        seen.add(device)
+        checked_devices.add(device)
         free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
         if free < CRITICAL_FREE_BYTES:
             yield wrong("disk", says, "free some space, or let messages expire sooner")
@@ -78,14 +78,14 @@ def disk(config: Config) -> Iterator[Finding]:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest existing parent."""
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
 def _sync(folder: Path) -> Iterator[Finding]:
-    """Yield how long a sync of 4 KiB takes, in an unnamed temporary file."""
+    """Yield the duration of a 4 KiB sync, measured with an unnamed temporary file."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except (AttributeError, OSError) as error:
@@ -94,13 +94,13 @@ def _sync(folder: Path) -> Iterator[Finding]:
         return
     try:
         os.write(descriptor, bytes(4096))
-        began = time.perf_counter()
+        start = time.perf_counter()
         os.fsync(descriptor)
-        took = 1000 * (time.perf_counter() - began)
+        milliseconds = 1000 * (time.perf_counter() - start)
     finally:
         os.close(descriptor)
-    says = f"{folder}: a sync takes {took:.1f} ms"
-    if took > SLOW_SYNC_MS:
+    says = f"{folder}: a sync takes {milliseconds:.1f} ms"
+    if milliseconds > SLOW_SYNC_MS:
         yield note("disk", says, "each send waits for a sync: use a faster disk, or find out what else writes to it")
     else:
         yield ok("disk", says)
@@ -120,17 +120,17 @@ def open_files() -> Iterator[Finding]:
 
 
 def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
-    """Yield whether the ports are free or used by our server. ``runs``: returns whether it runs; None: unknown."""
+    """Yield whether the ports are free or used by our server. ``runs``: returns whether it runs, or None if unknown."""
     deadline = time.monotonic() + ANSWER_SECONDS
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
     ):
-        found = _port(name, address, port, runs, tls=tls)
-        while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting or stopping
+        finding = _port(name, address, port, runs, tls=tls)
+        while finding.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting or stopping
             time.sleep(RETRY_SECONDS)
-            found = _port(name, address, port, runs, tls=tls)
-        yield found
+            finding = _port(name, address, port, runs, tls=tls)
+        yield finding
 
 
 def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *, tls: bool) -> Finding:
@@ -160,22 +160,22 @@ def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *
 
 
 def _bind_errno(address: str, port: int) -> int:
-    """Return the errno of listening there; 0 if possible, -1 for an unknown address."""
+    """Return the errno of an attempt to listen there: 0 on success, -1 for an unknown address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except OSError:
         return -1
-    with socket.socket(family, kind, protocol) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind(place)
+            probe.bind(place)
         except OSError as error:
             return error.errno or -1
     return 0
 
 
 def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
-    """Return whether a Conclave server answers there; None without an answer in time."""
+    """Return whether a Conclave server answers there; None if there is no answer in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
     connection = (
         http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=_any_certificate())

@@ -1,4 +1,4 @@
-"""Runs the periodic duties of a server: errors are reported to health, and the duty is retried.
+"""Runs the periodic duties of a server. Errors are reported to health, and the duty is retried.
 
 All repeated tasks are started here. A plain task or timer would end with the first unexpected error, unnoticed.
 """
@@ -30,7 +30,7 @@ async def keep_running(health: Health, part: HealthPart, work: Duty) -> None:
 
 @contextlib.asynccontextmanager
 async def running(health: Health, part: HealthPart, work: Duty) -> AsyncIterator[None]:
-    """Run ``keep_running`` while the block lasts."""
+    """Run ``keep_running`` for the duration of the block."""
     task = asyncio.create_task(keep_running(health, part, work))
     try:
         yield
@@ -43,19 +43,19 @@ async def running(health: Health, part: HealthPart, work: Duty) -> AsyncIterator
 async def every(
     health: Health, part: HealthPart, seconds: float, duty: Duty, early: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
-    """Run ``duty`` every ``seconds`` while the block lasts, and at once when ``early`` is set.
+    """Run ``duty`` every ``seconds`` for the duration of the block, and at once when ``early`` is set.
 
     Success and failure set the ``part`` of health. A failed duty is retried within RETRY_SECONDS.
     """
-    wanted = early or asyncio.Event()
+    wakeup = early or asyncio.Event()
 
     async def repeat() -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 # wait_for may lose a cancellation.
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS) if part in health.faults else seconds):
-                    await wanted.wait()
-            wanted.clear()
+                    await wakeup.wait()
+            wakeup.clear()
             with health.duty(part):
                 await duty()
 

@@ -28,34 +28,36 @@ class ClockWatch:
     """Stores the time regularly, and handles clock faults that this or another process has found."""
 
     def __init__(self, clock: SteadyClock, store: Database, health: Health, activity: SessionActivity) -> None:
-        """``clock`` and ``health`` are set from ``begin`` on. ``activity``: its times are corrected with the clock."""
+        """``begin`` sets ``clock`` and ``health``. ``activity``: its times are corrected together with the clock."""
         self._clock = clock
         self._store = store
         self._health = health
         self._activity = activity
-        self._standing = ClockState()
+        self._clock_state = ClockState()
 
     async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
-        """Start to serve with ``policy``. Raises PolicyFrozenError and PolicyChangeError.
+        """Start serving with ``policy``. Raises PolicyFrozenError and PolicyChangeError.
 
         ``accepts_change``: see ``begin_serving``.
         """
-        begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
-        _log_policy_change(begun, policy)
+        start_result = await self._store.write(
+            state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change
+        )
+        _log_policy_change(start_result, policy)
         await self.record()
 
     async def record(self, *, stopping: bool = False) -> None:
-        """Store the current time, and the pending marks of former policies. ``stopping``: the server stops."""
+        """Store the current time, and the pending marks of earlier policies. ``stopping``: the server is stopping."""
         reading, former_policies = self._clock.read(), self._store.former_policies
         unmarked = former_policies.unmarked
-        standing = await self._store.write(_still_alive, reading, self._clock.floor, unmarked, stopping=stopping)
+        clock_state = await self._store.write(_record_time, reading, self._clock.floor, unmarked, stopping=stopping)
         former_policies.marked(unmarked)
-        self._clock.resume(standing.floor, None if standing.fault else reading)
-        if standing.floor.acceptances != self._standing.floor.acceptances:
+        self._clock.resume(clock_state.floor, None if clock_state.fault else reading)
+        if clock_state.floor.acceptances != self._clock_state.floor.acceptances:
             self._activity.clamp(self._clock.now())
             former_policies.forget()
-        self._standing = standing
-        self._report_fault(standing.fault)
+        self._clock_state = clock_state
+        self._report_fault(clock_state.fault)
 
     async def try_record(self) -> None:
         """Run ``record``, but ignore errors of the store: the next interval retries."""
@@ -63,25 +65,25 @@ class ClockWatch:
             await self.record()
 
     async def check(self) -> None:
-        """Check whether another process has changed the clock's state: a run, a fault, an acceptance."""
-        if await self._store.read(state.clock_state) != self._standing:
+        """Check whether another process has changed the clock's state by a run, a fault or an acceptance."""
+        if await self._store.read(state.clock_state) != self._clock_state:
             await self.record()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` as ``Database.write`` does. If it finds the clock wrong, store the fault.
+        """Run ``fn`` as ``Database.write`` does. If it detects a wrong clock, store the fault.
 
-        The fault is stored although the changes of ``fn`` are rolled back. Raises as ``Database.write`` does.
+        The fault is stored even though the changes of ``fn`` are rolled back. Raises the errors of ``Database.write``.
         """
         async with self.recording_faults():
             return await self._store.write(fn, *args, **kwargs)
 
     @asynccontextmanager
     async def recording_faults(self) -> AsyncIterator[None]:
-        """Store the fault if the block finds the clock wrong."""
+        """Store the fault if the block detects a wrong clock."""
         try:
             yield
         except UntrustedClockError as error:
-            await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
+            await self._store.write(state.note_clock_fault, error.fault, self._clock_state.floor.acceptances)
             await self.record()
             raise
 
@@ -94,23 +96,23 @@ class ClockWatch:
             self._health.clear_fault(HealthPart.CLOCK)
 
 
-def _still_alive(
+def _record_time(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
 ) -> ClockState:
-    """Run ``state.note_alive``, and store the ``unmarked`` marks unless the clock was accepted meanwhile."""
-    standing = state.note_alive(connection, clock, floor, stopping=stopping)
-    if standing.floor.acceptances == floor.acceptances:
+    """Run ``state.note_alive``, and store the ``unmarked`` marks unless the clock was accepted in between."""
+    clock_state = state.note_alive(connection, clock, floor, stopping=stopping)
+    if clock_state.floor.acceptances == floor.acceptances:
         for group_key, before in unmarked.items():
             marks.hide_before(connection, group_key, before)
-    return standing
+    return clock_state
 
 
-def _log_policy_change(begun: StartResult, policy: PolicySettings) -> None:
-    """Log which policy settings have changed since the last start, and the effect."""
-    changed = policy.changes(begun.former) if begun.former else {}
+def _log_policy_change(start_result: StartResult, policy: PolicySettings) -> None:
+    """Log the policy settings that have changed since the last start, and the effect."""
+    changed = policy.changes(start_result.former) if start_result.former else {}
     if not changed:
         return
-    change = begun.change
+    change = start_result.change
     log.info(
         "policy_changed",
         changed=changed,

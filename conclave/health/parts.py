@@ -55,7 +55,7 @@ class CleanupState(StrEnum):
     """The state of the cleanup worker.
 
     ASLEEP: it has exited until the next run. WAKING: it starts, or starts Java. RUNNING: in a run. AWAKE: it waits for
-    the next run. NONE: there is none, see the part ``cleanup``, or it is about to be started.
+    the next run. NONE: there is no worker, or it is about to be started; see the part ``cleanup``.
     """
 
     ASLEEP = "asleep"
@@ -66,7 +66,7 @@ class CleanupState(StrEnum):
 
 
 RECENT_RUNS = 100
-"""The number of recent runs that are recognised if they are reported again."""
+"""The number of recent runs that are remembered, to ignore repeated reports."""
 
 
 class Health:
@@ -75,11 +75,11 @@ class Health:
     ``last_run`` and ``last_runs``: the report of the last run, and of the last one of each job. ``runs``: counts by job
     and outcome. ``succeeded``: the end of the last successful run of each job, Unix seconds. ``run_seconds``: total by
     job. ``deleted``: deletions by rule. ``returned``: bytes returned, by tier. ``archived``: messages moved to the
-    archive. ``overdue``: of the last check. ``worker``: the process id of the cleanup worker, if any. ``worker_ends``:
-    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see CleanupState. ``java_starts``
-    and ``java_start_seconds``: the number of Java starts, and the duration of the last. ``next_run_at``: Unix seconds;
-    None if unknown. ``certificate_ends``: the expiry of the certificate in use, Unix seconds; None without TLS. Its
-    file may contain a newer one.
+    archive. ``overdue``: the result of the last check. ``worker``: the process id of the cleanup worker, if any.
+    ``worker_ends``: how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see CleanupState.
+    ``java_starts`` and ``java_start_seconds``: the number of Java starts, and the duration of the last one.
+    ``next_run_at``: Unix seconds; None if unknown. ``certificate_ends``: the expiry of the certificate in use, Unix
+    seconds; None without TLS. The certificate's file may contain a newer one.
     """
 
     def __init__(self, certificate_ends: int | None = None) -> None:
@@ -139,7 +139,7 @@ class Health:
         """
         try:
             yield
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - health shows every error
             self.record_failure(part, error)
         else:
             if part in self._faults:
@@ -150,7 +150,7 @@ class Health:
         """Set the fault of ``part`` after a duty raised ``error``. Call it in the except block.
 
         Raises ``error`` if it is the cancellation of the current task, which is not a failure. The cancellation of an
-        awaited task is one.
+        awaited task is a failure.
         """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()

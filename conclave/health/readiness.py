@@ -7,7 +7,7 @@ from conclave.health.storage import Storage
 
 
 class Readiness(StrEnum):
-    """Whether the server is ready, and if not, why."""
+    """Whether the server is ready, or the reason why it is not."""
 
     READY = "ready"
     STARTING = "starting"
@@ -16,10 +16,10 @@ class Readiness(StrEnum):
 
 
 def readiness_of(health: Health, storage: Storage | None) -> Readiness:
-    """Return whether the server is ready. ``storage``: None before it is open.
+    """Return whether the server is ready. ``storage``: None until it is open.
 
-    It is ready with a full disk, since messages can be fetched. It is not ready if the database or the keys cannot be
-    read.
+    It is ready even if the disk is full, since messages can be fetched. It is not ready if the database or the
+    keys cannot be read.
     """
     if health.phase is Phase.STOPPING:
         return Readiness.STOPPING

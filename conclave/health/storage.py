@@ -12,21 +12,21 @@ from conclave.system.reserve import SLACK_BYTES, Reserve
 log = get_logger(__name__)
 
 PLENTY_BYTES = 1024 * 1024 * 1024
-"""More than can be written within PLENTY_SECONDS by all processes."""
+"""More than all processes can write within PLENTY_SECONDS."""
 
 PLENTY_SECONDS = 0.1
-"""With twice PLENTY_BYTES free the disk is not checked again for 0.1 seconds."""
+"""If twice PLENTY_BYTES are free, the disk is not checked again for 0.1 seconds."""
 
 
 class Storage(Watch):
     """Monitors the storage of one server.
 
-    Bodies may use the free space, except what the checkpoint of the write-ahead log needs, and a small rest. A body
+    Bodies may use the free space, except the space for a checkpoint of the write-ahead log, and a small reserve. A body
     counts twice: in the log and in the database.
     """
 
     def __init__(self, database: Path, reserves: list[Reserve], largest: int, health: Health) -> None:
-        """``reserves``: the first is that of the database. ``largest``: the bytes of the largest body."""
+        """``reserves``: the first is that of the database. ``largest``: the size of the largest body in bytes."""
         self._database = database
         self._wal = database.with_name(f"{database.name}-wal")
         self._reserves = reserves
@@ -94,37 +94,37 @@ class Storage(Watch):
     def check(self) -> None:
         """Complete the reserves if possible, and check the free space. Not for the event loop.
 
-        If other programs have filled the disk, a part of the reserve is released for small writes.
+        If other programs have filled the disk, part of the reserve is released for small writes.
         """
         for each in self._reserves:
             reason = self._complete(each)
-            if reason and reason != self._reserve_errors.get(each.path):  # once, see _note
+            if reason and reason != self._reserve_errors.get(each.path):  # once, see _record
                 log.error("reserve_not_made", path=str(each.path), reason=reason)
             self._reserve_errors[each.path] = reason
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
-            with suppress(OSError):  # a run uses it, or there is none
+            with suppress(OSError):  # a run uses it, or there is no reserve
                 self._reserves[0].release_slack(self._database)
         self._check_space()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
     def report(self) -> None:
         """Report the results of ``check`` to health."""
-        found = [self._reserve_fault(each) for each in self._reserves[1:] if each.missing()]
+        faults = [self._reserve_fault(each) for each in self._reserves[1:] if each.missing()]
         if self._reserve_errors.get(self._reserves[0].path):
-            found.insert(0, self._reserve_fault(self._reserves[0]))
+            faults.insert(0, self._reserve_fault(self._reserves[0]))
         if self._lacks_inodes:
-            found.append(
+            faults.append(
                 f"{self._database.parent}: no inode is left, so no file can be created: the next start and runs may"
                 " fail; remove files that are not Conclave's"
             )
-        self._record(room=self._shortage, work="; ".join(found))
+        self._record(room=self._shortage, work="; ".join(faults))
 
     def _complete(self, reserve: Reserve) -> str:
-        """Complete a reserve if there is space. Return why it cannot be kept, or ""."""
+        """Complete a reserve if there is space. Return the reason why that failed, or ""."""
         try:
             reserve.refill()
-        except BlockingIOError:  # a run uses it: the former result is still valid
+        except BlockingIOError:  # a run uses it: the previous result is still valid
             return self._reserve_errors.get(reserve.path, "")
         except OSError as error:
             return str(error.strerror)
@@ -136,15 +136,15 @@ class Storage(Watch):
         if reason := self._reserve_errors.get(reserve.path):
             return f"{reserve.path}: {reserve.size:,} bytes cannot be reserved for cleanup: {reason}"
         if free < needed:
-            why = f"{needed:,} bytes have to be free, but only {free:,} are"
+            cause = f"{needed:,} bytes have to be free, but only {free:,} are"
         else:
-            why = f"it is completed once no run uses it ({free:,} bytes are free)"
-        return f"{reserve.path}: the reserve of {reserve.size:,} bytes for cleanup is incomplete: {why}"
+            cause = f"it is completed once no run uses it ({free:,} bytes are free)"
+        return f"{reserve.path}: the reserve of {reserve.size:,} bytes for cleanup is incomplete: {cause}"
 
-    def _record(self, **found: str) -> None:
+    def _record(self, **faults: str) -> None:
         """Record faults by name; "" clears a fault."""
         before = self._faults
-        self._faults = {name: text for name, text in (before | found).items() if text}
+        self._faults = {name: text for name, text in (before | faults).items() if text}
         if self._faults:
             self._health.set_fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
         elif before:

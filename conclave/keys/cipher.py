@@ -20,7 +20,7 @@ NONCE_BYTES = 12
 OVERHEAD_BYTES = NONCE_BYTES + 16
 """Encryption adds 28 bytes: the nonce, and the tag at the end."""
 
-_BOUND = struct.Struct(">16sQ")
+_ASSOCIATED_DATA = struct.Struct(">16sQ")
 """The associated data: group id, sequence number."""
 
 
@@ -38,40 +38,42 @@ def library() -> "tuple[type[AESGCM], type[InvalidTag]]":
 
 
 def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
-    """Return ``body`` encrypted. ``key``: 32 bytes; ``group_id``: 16 bytes."""
+    """Encrypt ``body``. ``key``: 32 bytes; ``group_id``: 16 bytes."""
     return encrypt_all([key], [(group_id, number)], [body])[0]
 
 
-def encrypt_all(keys: Sequence[bytes], placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]) -> list[bytes]:
-    """Encrypt the bodies of several messages. ``placed``: group ids and sequence numbers."""
+def encrypt_all(keys: Sequence[bytes], locations: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]) -> list[bytes]:
+    """Encrypt the bodies of several messages. ``locations``: group ids and sequence numbers."""
     aes_gcm, _ = library()
     random = os.urandom(NONCE_BYTES * len(keys))  # one call: each costs as much as encrypting half a KiB
-    found = []
-    for at, key, place, body in zip(range(0, len(random), NONCE_BYTES), keys, placed, bodies, strict=True):
-        nonce = random[at : at + NONCE_BYTES]
-        found.append(nonce + aes_gcm(key).encrypt(nonce, body, _BOUND.pack(*place)))
-    return found
+    ciphertexts = []
+    for offset, key, location, body in zip(range(0, len(random), NONCE_BYTES), keys, locations, bodies, strict=True):
+        nonce = random[offset : offset + NONCE_BYTES]
+        ciphertexts.append(nonce + aes_gcm(key).encrypt(nonce, body, _ASSOCIATED_DATA.pack(*location)))
+    return ciphertexts
 
 
-def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
+def decrypt(key: bytes, group_id: bytes, number: int, ciphertext: bytes) -> bytes:
     """Return the body. Raises AlteredError if it was altered, or belongs to another message."""
-    return decrypt_all([key], group_id, [number], [stored])[0] or b""  # None only without a key
+    return decrypt_all([key], group_id, [number], [ciphertext])[0] or b""  # None only without a key
 
 
 def decrypt_all(
-    keys: Sequence[bytes | None], group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
+    keys: Sequence[bytes | None], group_id: bytes, numbers: Sequence[int], ciphertexts: Sequence[bytes]
 ) -> list[bytes | None]:
     """Return the bodies of messages of a group; None where the key is None.
 
     Raises AlteredError if a body was altered, or belongs to another message.
     """
     aes_gcm, invalid_tag = library()
-    found: list[bytes | None] = []
+    decrypted: list[bytes | None] = []
     number = 0
     try:
-        for key, number, body in zip(keys, numbers, stored, strict=True):
-            bound = _BOUND.pack(group_id, number)
-            found.append(None if key is None else aes_gcm(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound))
+        for key, number, body in zip(keys, numbers, ciphertexts, strict=True):
+            associated_data = _ASSOCIATED_DATA.pack(group_id, number)
+            decrypted.append(
+                None if key is None else aes_gcm(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], associated_data)
+            )
     except (invalid_tag, ValueError) as error:
         raise AlteredError(f"message {number} of group {group_id.hex()} was altered") from error
-    return found
+    return decrypted

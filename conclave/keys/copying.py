@@ -1,4 +1,4 @@
-"""Writes copies of a key file: consistent snapshots, each of which replaces the previous copy.
+"""Writes copies of a key file. A copy is a consistent snapshot, and replaces the previous copy.
 
 Copies are on other disks. Each access has a timeout, since such a disk may hang.
 """
@@ -21,10 +21,10 @@ TIMEOUT_SECONDS = 30.0
 
 
 def copy(keys: KeyFile, target: Path) -> int:
-    """Write the living keys to ``target``, replacing and overwriting the previous copy. Return the copy's serial.
+    """Write the keys that are not erased to ``target``, and overwrite the previous copy. Return the serial.
 
-    Raises KeyFileError, also if ``target`` is another key file, or something else; if this file is damaged, or older
-    than the copy, which may have keys that are missing here; and on a timeout, after which it may still be written.
+    Raises KeyFileError. Reasons include: ``target`` is another key file, or not a key file; this file is damaged, or
+    older than the copy, which may have keys that are missing here; a timeout, after which the write may still finish.
     """
     seconds = copy_timeout(keys.path)
     with as_key_file_errors(target):
@@ -32,7 +32,7 @@ def copy(keys: KeyFile, target: Path) -> int:
 
 
 def read_head(target: Path) -> Head | None:
-    """Return the head of a copy, see ``head_of``. Raises KeyFileError, also on a timeout."""
+    """Return the head of a copy, see ``head_of``. Raises KeyFileError, for example on a timeout."""
     with as_key_file_errors(target):
         return run_with_timeout(TIMEOUT_SECONDS, target, partial(head_of, target))
 
@@ -74,10 +74,10 @@ def later_serial(target: Path, keys: KnownChanges) -> int:
     """
 
     def check() -> int:
-        found = head_of(target)
-        if found is None or found.keys_id != keys.keys_id or found.serial <= keys.serial:
+        head = head_of(target)
+        if head is None or head.keys_id != keys.keys_id or head.serial <= keys.serial:
             return 0
-        return 0 if Inspection(target).flaws else found.serial
+        return 0 if Inspection(target).flaws else head.serial
 
     seconds = copy_timeout(keys.path)
     with as_key_file_errors(target):
@@ -107,15 +107,15 @@ def _copy(keys: KeyFile, target: Path) -> int:
         if target.exists() and target.samefile(path):
             raise KeyFileError(f"{target}: is the key file itself, not a copy")
         remove_leftovers(target)
-        of_file, pieces = keys.contents()  # in memory: the other disk may be slow or hang
-        found = head_of(target)
-        if target.exists() and (found is None or found.keys_id != of_file.keys_id):
+        head, chunks = keys.contents()  # read into memory: the other disk may be slow or hang
+        target_head = head_of(target)
+        if target.exists() and (target_head is None or target_head.keys_id != head.keys_id):
             raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
-        if found and found.serial > of_file.serial:
+        if target_head and target_head.serial > head.serial:
             raise KeyFileError(
                 f"{target}: is newer than {path}, which was replaced by an older key file: stop the server and"
                 " restore the newer one, or move it away"
             )
-        write_key_file(sibling(target, NEW), of_file, pieces, path)
+        write_key_file(sibling(target, NEW), head, chunks, path)
         replace_current(target)
-        return of_file.serial
+        return head.serial

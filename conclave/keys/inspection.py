@@ -39,36 +39,36 @@ class Inspection:
         self.serial, self.keys_id = head
         self.size = len(self._data)
         self.flaws: list[Flaw] = []
-        self._places: dict[bytes, tuple[int, int]] = {}
+        self._locations: dict[bytes, tuple[int, int]] = {}
         self._scan()
 
     def _scan(self) -> None:
-        for found in records.scan(self._data, UNIT_BYTES):
-            if found.state is RecordState.VALID:
-                self.serial = max(self.serial, found.serial)
-                if former := self._places.pop(found.name, None):
+        for record in records.scan(self._data, UNIT_BYTES):
+            if record.state is RecordState.VALID:
+                self.serial = max(self.serial, record.serial)
+                if former := self._locations.pop(record.name, None):
                     self.flaws.append(Flaw(former[0], "an old cover was not overwritten"))
-                if not found.is_empty:
-                    self._places[found.name] = (found.offset, found.size)
-            elif found.state is RecordState.PARTLY_ERASED:
-                self.flaws.append(Flaw(found.offset, "an old cover was only partly overwritten"))
-            elif found.state is RecordState.INVALID:
-                self.flaws.append(Flaw(found.offset, "the record is damaged"))
+                if not record.is_empty:
+                    self._locations[record.name] = (record.offset, record.size)
+            elif record.state is RecordState.PARTLY_ERASED:
+                self.flaws.append(Flaw(record.offset, "an old cover was only partly overwritten"))
+            elif record.state is RecordState.INVALID:
+                self.flaws.append(Flaw(record.offset, "the record is damaged"))
 
     def blocks(self) -> list[tuple[bytes, int]]:
         """Return the blocks that have a cover: group id and block number."""
-        return [records.parse_block_name(each) for each in self._places]
+        return [records.parse_block_name(each) for each in self._locations]
 
     def offset(self, group_id: bytes, block: int) -> int:
         """Return the offset of a block's cover in the file."""
-        return self._places[records.block_name(group_id, block)][0]
+        return self._locations[records.block_name(group_id, block)][0]
 
     def cover(self, group_id: bytes, block: int) -> Cover:
         """Return the cover of a block; an empty one if it has none."""
         name = records.block_name(group_id, block)
-        if name not in self._places:
+        if name not in self._locations:
             return ()
-        offset, size = self._places[name]
+        offset, size = self._locations[name]
         return records.decode(self._data[offset : offset + size], name) or ()
 
     def ranges(self, group_id: bytes, block: int) -> list[Range]:
@@ -78,12 +78,12 @@ class Inspection:
         return tree.union((begin + first, begin + last) for first, last in spans)
 
     def write(self, target: Path) -> None:
-        """Write a key file with these covers to ``target``, replacing what is there. Raises KeyFileError."""
+        """Write a key file with these covers to ``target``, replacing an existing file. Raises KeyFileError."""
         try:
             replacing.remove_leftovers(target)
             with open_to_lock(replacing.sibling(target, replacing.NEW), os.O_CREAT | os.O_EXCL) as descriptor:
                 end = replacing.write_all(descriptor, records.file_head(self.serial, self.keys_id), 0)
-                for offset, size in self._places.values():
+                for offset, size in self._locations.values():
                     end = replacing.write_all(descriptor, self._data[offset : offset + size], end)
                 os.fsync(descriptor)
             replacing.replace_current(target)
@@ -93,10 +93,10 @@ class Inspection:
     def have_keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Return for each number of a group whether its key can be derived."""
         covers: dict[int, Cover] = {}
-        found = []
+        has_key = []
         for number in numbers:
             block = number >> tree.HEIGHT
             if block not in covers:
                 covers[block] = self.cover(group_id, block)
-            found.append(tree.covering_node(covers[block], number % tree.BLOCK) is not None)
-        return found
+            has_key.append(tree.covering_node(covers[block], number % tree.BLOCK) is not None)
+        return has_key

@@ -17,7 +17,7 @@ UNIT_BYTES = 64
 """The size of a record is a multiple of 64 bytes: the head, then the nodes."""
 
 MIN_RECORD_BYTES = 2 * UNIT_BYTES
-"""A record with a single node, as of a new block, has 128 bytes."""
+"""A record with a single node, such as that of a new block, has 128 bytes."""
 
 ID_BYTES = 16
 """The ids of groups and key files have 16 bytes."""
@@ -25,7 +25,7 @@ ID_BYTES = 16
 Data = bytes | mmap
 """The bytes of a key file."""
 
-_LIVE, _DEAD, _FILE = b"key+", b"key-", b"keys"
+_COVER, _ERASED, _FILE = b"key+", b"key-", b"keys"
 """The kinds of heads: of a cover, of an erased record, of the file."""
 
 _HEAD = struct.Struct("<4sIQQ24s8s8s")
@@ -56,7 +56,7 @@ class FoundRecord(NamedTuple):
 
     ``size``: bytes, with the head. ``serial``: the number of the change that wrote it, greater than earlier ones; 0 if
     unknown. ``begin``: the offset of the first record of that change. ``name``: see ``block_name``; zeros if unknown.
-    ``is_empty``: the block is gone.
+    ``is_empty``: the block was removed.
     """
 
     state: RecordState
@@ -79,16 +79,16 @@ def parse_block_name(name: bytes) -> tuple[bytes, int]:
 
 
 def encode(name: bytes, serial: int, begin: int, cover: Cover) -> bytes:
-    """Return the record of a cover. An empty cover means that the block is gone. ``begin``: see FoundRecord."""
+    """Return the record of a cover. An empty cover means that the block was removed. ``begin``: see FoundRecord."""
     nodes = b"".join(_NODE.pack(*node) for node in cover)
     nodes += bytes(-len(nodes) % UNIT_BYTES)
-    return _head(_LIVE, UNIT_BYTES + len(nodes), serial, begin, name, _sum(nodes)) + nodes
+    return _head(_COVER, UNIT_BYTES + len(nodes), serial, begin, name, _sum(nodes)) + nodes
 
 
 def decode(record: bytes, name: bytes) -> Cover | None:
     """Return the cover of a record; None unless it is valid and has that name. More bytes may follow it."""
     head = _parse(record, 0)
-    if head is None or head[0] != _LIVE or head[4] != name:
+    if head is None or head[0] != _COVER or head[4] != name:
         return None
     nodes = record[UNIT_BYTES : head[1] * UNIT_BYTES]
     if len(nodes) != (head[1] - 1) * UNIT_BYTES or _sum(nodes) != head[5]:
@@ -99,7 +99,7 @@ def decode(record: bytes, name: bytes) -> Cover | None:
 
 def erased_record(size: int) -> bytes:
     """Return the bytes with which a record of ``size`` bytes is overwritten."""
-    return _head(_DEAD, size, 0, 0, _NO_NAME, _NO_SUM) + bytes(size - UNIT_BYTES)
+    return _head(_ERASED, size, 0, 0, _NO_NAME, _NO_SUM) + bytes(size - UNIT_BYTES)
 
 
 def file_head(serial: int, keys_id: bytes) -> bytes:
@@ -118,11 +118,11 @@ def parse_file_head(data: bytes) -> tuple[int, bytes] | None:
 
 def scan(data: Data, offset: int) -> Iterator[FoundRecord]:
     """Yield the records of a key file from ``offset`` on, in order. Units of zeros are skipped."""
-    while filled := _FILLED.search(data, offset):
-        offset = filled.start() // UNIT_BYTES * UNIT_BYTES
-        found = _read(data, offset)
-        yield found
-        offset += found.size
+    while match := _FILLED.search(data, offset):
+        offset = match.start() // UNIT_BYTES * UNIT_BYTES
+        record = _read(data, offset)
+        yield record
+        offset += record.size
 
 
 def _read(data: Data, offset: int) -> FoundRecord:
@@ -132,14 +132,14 @@ def _read(data: Data, offset: int) -> FoundRecord:
     kind, units, serial, begin, name, nodes_sum = head
     size = units * UNIT_BYTES
     nodes = data[offset + UNIT_BYTES : offset + size]
-    if kind == _DEAD:
+    if kind == _ERASED:
         return FoundRecord(
             RecordState.PARTLY_ERASED if any(nodes) else RecordState.ERASED, offset, size, 0, 0, _NO_NAME
         )
     if len(nodes) == size - UNIT_BYTES and _sum(nodes) == nodes_sum:
         return FoundRecord(RecordState.VALID, offset, size, serial, begin, name, is_empty=units == 1)
-    written = UNIT_BYTES + len(nodes) + -len(nodes) % UNIT_BYTES  # the file may end within it
-    return FoundRecord(RecordState.INVALID, offset, written, serial, begin, name)
+    readable_bytes = UNIT_BYTES + len(nodes) + -len(nodes) % UNIT_BYTES  # the file may end within it
+    return FoundRecord(RecordState.INVALID, offset, readable_bytes, serial, begin, name)
 
 
 def _head(kind: bytes, size: int, serial: int, begin: int, name: bytes, nodes_sum: bytes) -> bytes:
@@ -152,7 +152,7 @@ def _parse(data: Data, offset: int) -> tuple[bytes, int, int, int, bytes, bytes]
     if len(data) < offset + UNIT_BYTES:
         return None
     *values, own_sum = _HEAD.unpack_from(data, offset)
-    if values[0] not in (_LIVE, _DEAD, _FILE) or own_sum != _sum(_HEAD.pack(*values, _NO_SUM)):
+    if values[0] not in (_COVER, _ERASED, _FILE) or own_sum != _sum(_HEAD.pack(*values, _NO_SUM)):
         return None
     kind, units, serial, begin, name, nodes_sum = values
     return kind, units, serial, begin, name, nodes_sum

@@ -1,4 +1,4 @@
-"""Replaces files. The old file is overwritten before it is removed, also if a process dies in between."""
+"""Replaces files. The old file is overwritten before it is removed, even if a process is killed in between."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from conclave.system.durable import sync
 from conclave.system.locks import open_to_lock
 
 LOCK, COPYING, NEW, FORMER = "-lock", "-copying", "-new", "-former"
-"""The suffixes of files beside the key file. Only the first two, which are locks, exist while it is not changed.
+"""The suffixes of files beside the key file. Only the first two, which are locks, exist between changes.
 
 The second lock is held while a copy is written. Changes of the key file do not wait for it.
 """
@@ -23,7 +23,7 @@ MAX_READS = 10
 
 
 def replace_current(path: Path) -> None:
-    """Replace ``path`` by the new file beside it, and overwrite and remove the old one."""
+    """Replace ``path`` with the new file beside it, and overwrite and remove the old one."""
     new, former = sibling(path, NEW), sibling(path, FORMER)
     if path.exists():
         try:

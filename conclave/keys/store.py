@@ -2,7 +2,7 @@
 
 The caller must ensure two orders. Keys are generated (``prepare``) before the transaction that uses them commits. The
 arguments of ``retain_only`` and ``erase`` must not be outdated by concurrent sends: numbers above a group's last one
-always count as living, and a group may be omitted only if it cannot be created meanwhile.
+always count as retained, and a group may be omitted only if it cannot be created during the call.
 """
 
 import secrets
@@ -21,7 +21,7 @@ LAST_NUMBER = 2**63 - 1
 """The end of an unbounded range: no message has a greater number."""
 
 BLOCKS_PER_WRITE = 4096
-"""At most 4,096 covers are written at once: about 2 MiB. Other processes wait meanwhile."""
+"""At most 4,096 covers are written at once: about 2 MiB. Other processes wait until the write has finished."""
 
 NEIGHBOURS_STEPS = 4
 """Keys are derived 16 at a time: neighbours share most of their path, and are used together."""
@@ -40,7 +40,7 @@ MAX_CACHED_COVERS = 4096
 """The covers of the 4,096 blocks with the latest sends are cached, so that sends need not read them."""
 
 GroupRanges = tuple[bytes, Sequence[Range]]
-"""A group id, and numbers of the group: ascending ranges that neither overlap nor touch."""
+"""A group id, and ascending ranges of the group's numbers, which neither overlap nor touch."""
 
 
 class KeyStore:
@@ -67,14 +67,16 @@ class KeyStore:
 
         Raises KeyFileError: then these numbers must not be assigned.
         """
-        wanted = {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}
-        lacking = [each for each in wanted if not self._file.knows(each)]
-        if not lacking:
+        names = {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}
+        missing_names = [each for each in names if not self._file.knows(each)]
+        if not missing_names:
             return
-        for at in range(0, len(lacking), BLOCKS_PER_WRITE):
+        for begin in range(0, len(missing_names), BLOCKS_PER_WRITE):
             with self._file.locked() as write:
-                some = [each for each in lacking[at : at + BLOCKS_PER_WRITE] if self._file.read(each) is None]
-                write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in some])
+                batch = [
+                    each for each in missing_names[begin : begin + BLOCKS_PER_WRITE] if self._file.read(each) is None
+                ]
+                write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in batch])
 
     def new_keys(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes | None]:
         """Prepare the keys of new numbers, and return them; None for a number that was used and erased before.
@@ -82,15 +84,15 @@ class KeyStore:
         Raises KeyFileError.
         """
         self.prepare(numbers)
-        of_groups: dict[bytes, list[int]] = defaultdict(list)
+        numbers_by_group: dict[bytes, list[int]] = defaultdict(list)
         for group_id, number in numbers:
-            of_groups[group_id].append(number)
-        given = {
+            numbers_by_group[group_id].append(number)
+        keys_by_number = {
             (group_id, number): key
-            for group_id, some in of_groups.items()
-            for number, key in zip(some, self.keys(group_id, some), strict=True)
+            for group_id, group_numbers in numbers_by_group.items()
+            for number, key in zip(group_numbers, self.keys(group_id, group_numbers), strict=True)
         }
-        found = [given[each] for each in numbers]
+        keys = [keys_by_number[each] for each in numbers]
         with self._mutex:
             for name in {records.block_name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
                 self._unconfirmed.add(name)
@@ -100,10 +102,10 @@ class KeyStore:
                     self._cached_covers.move_to_end(name)
             while len(self._cached_covers) > MAX_CACHED_COVERS:
                 self._cached_covers.popitem(last=False)
-        return found
+        return keys
 
     def confirm(self) -> None:
-        """Note that the transaction that called ``new_keys`` has committed."""
+        """Record that the transaction that called ``new_keys`` has committed."""
         self._unconfirmed.clear()
 
     def roll_back(self) -> None:
@@ -122,56 +124,56 @@ class KeyStore:
         None if any is not cached. A cached cover may be outdated by erasures, but contains all numbers that are not yet
         assigned.
         """
-        found: list[bytes] = []
+        keys: list[bytes] = []
         for group_id, number in numbers:
-            name, within = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
-            neighbours = self._cached_runs.get((name, within >> NEIGHBOURS_STEPS))
+            name, number_in_block = records.block_name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
+            neighbours = self._cached_runs.get((name, number_in_block >> NEIGHBOURS_STEPS))
             if neighbours is None:
                 nodes = self._cached_covers.get(name)
                 if nodes is None:
                     return None
-                neighbours = _run_keys(nodes, within >> NEIGHBOURS_STEPS)
-                self._cache((name, within >> NEIGHBOURS_STEPS), nodes, neighbours)
-            key = neighbours[within % NEIGHBOURS]
+                neighbours = _run_keys(nodes, number_in_block >> NEIGHBOURS_STEPS)
+                self._cache((name, number_in_block >> NEIGHBOURS_STEPS), nodes, neighbours)
+            key = neighbours[number_in_block % NEIGHBOURS]
             if key is None:
                 return None
-            found.append(key)
-        return found
+            keys.append(key)
+        return keys
 
-    def _cache(self, place: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
+    def _cache(self, run_id: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
         """Cache keys derived from a cover, if that is still cached and no other thread holds the mutex."""
         if self._mutex.acquire(blocking=False):
             try:
-                if self._cached_covers.get(place[0]) is nodes:
-                    self._cached_runs[place] = neighbours
+                if self._cached_covers.get(run_id[0]) is nodes:
+                    self._cached_runs[run_id] = neighbours
                     if len(self._cached_runs) > MAX_CACHED_RUNS:
                         self._cached_runs.popitem(last=False)
             finally:
                 self._mutex.release()
 
-    def covered(self, group_id: bytes, within: Range) -> list[Range]:
+    def covered(self, group_id: bytes, bounds: Range) -> list[Range]:
         """Return the numbers of a group that have keys, as ranges that do not touch. Raises KeyFileError."""
-        found: list[Range] = []
+        ranges: list[Range] = []
         with self._mutex:
             self.refresh()
-            for block in range(within.first >> tree.HEIGHT, (within.last >> tree.HEIGHT) + 1):
+            for block in range(bounds.first >> tree.HEIGHT, (bounds.last >> tree.HEIGHT) + 1):
                 for node in self._file.read(records.block_name(group_id, block)) or ():
                     first, last = tree.span(node.position)
-                    found.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
-        return tree.intersection(tree.union(found), [within])
+                    ranges.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
+        return tree.intersection(tree.union(ranges), [bounds])
 
     def have_keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Return for each number of a group whether it has a key. Raises KeyFileError."""
         covers: dict[bytes, Cover] = {}
-        found = []
+        has_key = []
         with self._mutex:
             self.refresh()
             for number in numbers:
                 name = records.block_name(group_id, number >> tree.HEIGHT)
                 if name not in covers:
                     covers[name] = self._file.read(name) or ()
-                found.append(tree.covering_node(covers[name], number % tree.BLOCK) is not None)
-        return found
+                has_key.append(tree.covering_node(covers[name], number % tree.BLOCK) is not None)
+        return has_key
 
     def are_unused(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Return whether none of these numbers was used and erased before. Raises KeyFileError.
@@ -236,131 +238,135 @@ class KeyStore:
         return self._file.damage
 
     def keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bytes | None]:
-        """Return the key of each number of a group; None if it was erased, or never generated. Raises KeyFileError.
+        """Return the keys of a group's numbers; None for each that was erased or never generated. Raises KeyFileError.
 
         The common path of neighbours, such as the numbers of a page, is derived once.
         """
         with self._mutex:
             self.refresh()
-            of: dict[int, Sequence[bytes | None]] = {}
-            blocks: dict[int, list[int]] = {}
+            keys_by_run: dict[int, Sequence[bytes | None]] = {}
+            missing_runs: dict[int, list[int]] = {}
             for index in dict.fromkeys(number >> NEIGHBOURS_STEPS for number in numbers):
-                found = self._cached_runs.get(_place(group_id, index))
-                if found is None:
-                    blocks.setdefault(index >> (tree.HEIGHT - NEIGHBOURS_STEPS), []).append(index)
+                run_keys = self._cached_runs.get(_run_id(group_id, index))
+                if run_keys is None:
+                    missing_runs.setdefault(index >> (tree.HEIGHT - NEIGHBOURS_STEPS), []).append(index)
                 else:
-                    self._cached_runs.move_to_end(_place(group_id, index))
-                    of[index] = found
-            for block, wanted in blocks.items():
+                    self._cached_runs.move_to_end(_run_id(group_id, index))
+                    keys_by_run[index] = run_keys
+            for block, indexes in missing_runs.items():
                 nodes = self._file.read(records.block_name(group_id, block))
-                of |= dict.fromkeys(wanted, _NO_KEYS) if nodes is None else self._derived(group_id, nodes, wanted)
-            return [of[number >> NEIGHBOURS_STEPS][number % NEIGHBOURS] for number in numbers]
+                keys_by_run |= (
+                    dict.fromkeys(indexes, _NO_KEYS) if nodes is None else self._derived(group_id, nodes, indexes)
+                )
+            return [keys_by_run[number >> NEIGHBOURS_STEPS][number % NEIGHBOURS] for number in numbers]
 
-    def _derived(self, group_id: bytes, nodes: Cover, wanted: Sequence[int]) -> dict[int, list[bytes | None]]:
-        """Derive and cache keys of one block. ``wanted``: the indexes of runs of 16 neighbours."""
-        found: dict[int, list[bytes | None]] = {}
-        for first, last in _runs(sorted(wanted)):
-            found |= zip(range(first, last + 1), _keys_of_runs(nodes, first % INDEXES, last - first + 1), strict=True)
-        for index, neighbours in found.items():
-            self._cached_runs[_place(group_id, index)] = neighbours
+    def _derived(self, group_id: bytes, nodes: Cover, indexes: Sequence[int]) -> dict[int, list[bytes | None]]:
+        """Derive and cache keys of one block. ``indexes``: the indexes of runs of 16 neighbours."""
+        keys_by_run: dict[int, list[bytes | None]] = {}
+        for first, last in _runs(sorted(indexes)):
+            keys_by_run |= zip(
+                range(first, last + 1), _keys_of_runs(nodes, first % INDEXES, last - first + 1), strict=True
+            )
+        for index, neighbours in keys_by_run.items():
+            self._cached_runs[_run_id(group_id, index)] = neighbours
         while len(self._cached_runs) > MAX_CACHED_RUNS:
             self._cached_runs.popitem(last=False)
-        return found
+        return keys_by_run
 
-    def erase(self, dead: Iterable[GroupRanges]) -> int:
-        """Destroy the keys of ``dead``: when this returns, they cannot be derived from the file.
+    def erase(self, ranges: Iterable[GroupRanges]) -> int:
+        """Destroy the keys in ``ranges``: when this returns, they cannot be derived from the file.
 
         Returns how many covers have changed. Raises KeyFileError: then some keys may be left, and the caller has to
         repeat the call.
         """
-        wanted = dict(dead)
-        present = self._present(wanted)
+        ranges_by_group = dict(ranges)
+        blocks_by_group = self._blocks_by_group(ranges_by_group)
         return self._change(
-            (records.block_name(group_id, block), _shortened_by(_within(wanted[group_id], block)))
-            for group_id, blocks in present.items()
+            (records.block_name(group_id, block), _without(_within(ranges_by_group[group_id], block)))
+            for group_id, blocks in blocks_by_group.items()
             for block in blocks
         )
 
-    def retain_only(self, living: Iterable[GroupRanges]) -> int:
-        """Destroy all keys but those of ``living``, as ``erase`` does. ``living`` has each existing group once.
+    def retain_only(self, retained: Iterable[GroupRanges]) -> int:
+        """Destroy all keys except those of ``retained``, as ``erase`` does. ``retained`` has each existing group once.
 
-        The living numbers of a group are those of its messages, and those not yet assigned, up to LAST_NUMBER.
+        A group retains the numbers of its messages, and those not yet assigned, up to LAST_NUMBER.
         """
-        present = self._present()
+        blocks_by_group = self._blocks_by_group()
 
-        def wanted() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
-            for group_id, some in living:
-                for block in present.pop(group_id, ()):
-                    yield records.block_name(group_id, block), _reduced_to(_within(some, block))
-            for group_id, blocks in present.items():
+        def changes() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
+            for group_id, ranges in retained:
+                for block in blocks_by_group.pop(group_id, ()):
+                    yield records.block_name(group_id, block), _restricted_to(_within(ranges, block))
+            for group_id, blocks in blocks_by_group.items():
                 for block in blocks:
-                    yield records.block_name(group_id, block), _reduced_to([])
+                    yield records.block_name(group_id, block), _restricted_to([])
 
-        return self._change(wanted())
+        return self._change(changes())
 
-    def _evict(self, changed: Set[bytes]) -> None:
+    def _evict(self, names: Set[bytes]) -> None:
         """Remove changed covers, and the keys derived from them, from the caches."""
         with self._mutex:
-            for name in changed:
+            for name in names:
                 self._cached_covers.pop(name, None)
-            for each in [each for each in self._cached_runs if each[0] in changed] if changed else ():
+            for each in [each for each in self._cached_runs if each[0] in names] if names else ():
                 del self._cached_runs[each]
 
-    def _present(self, among: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
-        """Return the blocks that have a cover, by group: of all groups, or only of those in ``among``."""
-        present: dict[bytes, list[int]] = defaultdict(list)
+    def _blocks_by_group(self, groups: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
+        """Return the blocks that have a cover, by group: of all groups, or only of those in ``groups``."""
+        blocks_by_group: dict[bytes, list[int]] = defaultdict(list)
         for group_id, block in self.blocks():
-            if among is None or group_id in among:
-                present[group_id].append(block)
-        return dict(present)
+            if groups is None or group_id in groups:
+                blocks_by_group[group_id].append(block)
+        return dict(blocks_by_group)
 
-    def _change(self, wanted: Iterable[tuple[bytes, Callable[[Cover], Cover]]]) -> int:
-        """Change covers in batches, and return how many differ from before."""
-        waiting, count = iter(wanted), 0
-        while some := list(islice(waiting, BLOCKS_PER_WRITE)):
+    def _change(self, changes: Iterable[tuple[bytes, Callable[[Cover], Cover]]]) -> int:
+        """Change covers in batches, and return how many have changed."""
+        remaining, count = iter(changes), 0
+        while batch := list(islice(remaining, BLOCKS_PER_WRITE)):
             with self._file.locked() as write:
-                changed = []
-                for name, change in some:
+                changed_covers = []
+                for name, change in batch:
                     former = self._file.read(name)
                     if former is not None and (nodes := change(former)) != former:
-                        changed.append((name, nodes))
-                write(changed)
-            self._evict({name for name, _ in changed})
-            count += len(changed)
+                        changed_covers.append((name, nodes))
+                write(changed_covers)
+            self._evict({name for name, _ in changed_covers})
+            count += len(changed_covers)
         return count
 
 
-def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: tree.without(nodes, dead)
+def _without(erased: Sequence[Range]) -> Callable[[Cover], Cover]:
+    return lambda nodes: tree.without(nodes, erased)
 
 
-def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: tree.restrict_to(nodes, living)
+def _restricted_to(retained: Sequence[Range]) -> Callable[[Cover], Cover]:
+    return lambda nodes: tree.restrict_to(nodes, retained)
 
 
-def _within(some: Sequence[Range], block: int) -> list[Range]:
-    """Return the part of ``some`` that is in a block, as numbers within the block."""
+def _within(ranges: Sequence[Range], block: int) -> list[Range]:
+    """Return the parts of ``ranges`` that are in a block, as numbers within the block."""
     begin = block << tree.HEIGHT
-    found = []
-    for index in range(bisect_left(some, begin, key=lambda each: each.last), len(some)):
-        first, last = some[index]
+    parts = []
+    for index in range(bisect_left(ranges, begin, key=lambda each: each.last), len(ranges)):
+        first, last = ranges[index]
         if first >= begin + tree.BLOCK:
             break
-        found.append(Range(max(first - begin, 0), min(last - begin, tree.BLOCK - 1)))
-    return found
+        parts.append(Range(max(first - begin, 0), min(last - begin, tree.BLOCK - 1)))
+    return parts
 
 
-def _place(group_id: bytes, index: int) -> tuple[bytes, int]:
+def _run_id(group_id: bytes, index: int) -> tuple[bytes, int]:
     return records.block_name(group_id, index // INDEXES), index % INDEXES
 
 
 def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last of each run of neighbours."""
     begin = 0
-    for at in range(1, len(indexes) + 1):
-        if at == len(indexes) or indexes[at] != indexes[at - 1] + 1:
-            yield indexes[begin], indexes[at - 1]
-            begin = at
+    for position in range(1, len(indexes) + 1):
+        if position == len(indexes) or indexes[position] != indexes[position - 1] + 1:
+            yield indexes[begin], indexes[position - 1]
+            begin = position
 
 
 def _keys_of_runs(nodes: Cover, first: int, count: int) -> Iterator[list[bytes | None]]:
@@ -368,21 +374,21 @@ def _keys_of_runs(nodes: Cover, first: int, count: int) -> Iterator[list[bytes |
     end = first + count
     while first < end:
         node = tree.covering_node(nodes, first << NEIGHBOURS_STEPS)
-        reach = tree.span(node.position)[1] + 1 >> NEIGHBOURS_STEPS if node else first
-        if node is None or reach <= first:  # some of the 16 are erased
+        covered_end = tree.span(node.position)[1] + 1 >> NEIGHBOURS_STEPS if node else first
+        if node is None or covered_end <= first:  # some of the 16 keys are erased
             yield [_leaf(nodes, (first << NEIGHBOURS_STEPS) + each) for each in range(NEIGHBOURS)]
             first += 1
             continue
-        some = min(reach, end) - first
+        run_count = min(covered_end, end) - first
         steps = tree.HEIGHT + 1 - NEIGHBOURS_STEPS - node.position.bit_length()
-        place = first - (tree.span(node.position)[0] >> NEIGHBOURS_STEPS)
-        for above in tree.descend_to_range(node.secret, place, some, steps):
-            yield [*tree.leaves(above, NEIGHBOURS_STEPS)]
-        first += some
+        first_in_node = first - (tree.span(node.position)[0] >> NEIGHBOURS_STEPS)
+        for run_root in tree.descend_to_range(node.secret, first_in_node, run_count, steps):
+            yield [*tree.leaves(run_root, NEIGHBOURS_STEPS)]
+        first += run_count
 
 
 def _run_keys(nodes: Cover, index: int) -> list[bytes | None]:
-    """Return the keys of 16 neighbours, derived together if all of them are living."""
+    """Return the keys of 16 neighbours, derived together if none of them is erased."""
     return next(_keys_of_runs(nodes, index, 1))
 
 

@@ -3,7 +3,7 @@
 The construction is that of Goldreich, Goldwasser and Micali (How to Construct Random Functions, 1986), with BLAKE2b as
 the generator. Nodes are numbered by position: the root is 1, the children of ``p`` are ``2p`` and ``2p + 1``, and the
 leaf of the number ``n`` within the block is ``65,536 + n``. A cover is the smallest set of nodes from which exactly the
-keys of the living messages derive. Lists of ranges are ascending, and the ranges neither overlap nor touch.
+keys of the remaining messages derive. Lists of ranges are ascending, and the ranges neither overlap nor touch.
 """
 
 from bisect import bisect_right
@@ -25,8 +25,8 @@ ROOT = 1
 
 def children(secret: bytes) -> tuple[bytes, bytes]:
     """Return the left and the right child of a node."""
-    both = blake2b(secret, digest_size=2 * SECRET_BYTES).digest()
-    return both[:SECRET_BYTES], both[SECRET_BYTES:]
+    child_secrets = blake2b(secret, digest_size=2 * SECRET_BYTES).digest()
+    return child_secrets[:SECRET_BYTES], child_secrets[SECRET_BYTES:]
 
 
 def span(position: int) -> tuple[int, int]:
@@ -50,18 +50,18 @@ def leaves(secret: bytes, steps: int) -> list[bytes]:
 def descend_to_range(secret: bytes, first: int, count: int, steps: int) -> list[bytes]:
     """Return the secrets of ``count`` adjacent nodes, ``steps`` below the node with ``secret``.
 
-    ``first``: the index of the first of them among all nodes at that depth.
+    ``first``: the index of the first node among all nodes at that depth.
     """
-    found = [secret]
-    for left in range(steps - 1, -1, -1):
-        begin, end = first >> left, (first + count - 1) >> left
-        following: list[bytes] = []
-        for each in found:  # ``children`` inlined: the calls would take a third of the time
-            both = blake2b(each, digest_size=2 * SECRET_BYTES).digest()
-            following += both[:SECRET_BYTES], both[SECRET_BYTES:]
-        skipped = begin - 2 * (first >> (left + 1))
-        found = following[skipped : skipped + end - begin + 1]
-    return found
+    secrets = [secret]
+    for remaining_steps in range(steps - 1, -1, -1):
+        begin, end = first >> remaining_steps, (first + count - 1) >> remaining_steps
+        next_secrets: list[bytes] = []
+        for each in secrets:  # ``children`` inlined: the calls would take a third of the time
+            child_secrets = blake2b(each, digest_size=2 * SECRET_BYTES).digest()
+            next_secrets += child_secrets[:SECRET_BYTES], child_secrets[SECRET_BYTES:]
+        skipped = begin - 2 * (first >> (remaining_steps + 1))
+        secrets = next_secrets[skipped : skipped + end - begin + 1]
+    return secrets
 
 
 class Node(NamedTuple):
@@ -79,31 +79,31 @@ class Range(NamedTuple):
 
 
 Cover = tuple[Node, ...]
-"""Nodes from left to right, none of which is below another."""
+"""Nodes from left to right. No node is below another."""
 
 
-def restrict_to(cover: Cover, living: Sequence[Range]) -> Cover:
-    """Return the cover for exactly those keys of ``cover`` whose numbers are in ``living``."""
-    firsts = [each.first for each in living]
-    found: list[Node] = []
-    waiting = [(position, secret, *span(position)) for position, secret in reversed(cover)]
-    while waiting:
-        position, secret, first, last = waiting.pop()
+def restrict_to(cover: Cover, retained: Sequence[Range]) -> Cover:
+    """Return the cover for exactly those keys of ``cover`` whose numbers are in ``retained``."""
+    firsts = [each.first for each in retained]
+    nodes: list[Node] = []
+    pending = [(position, secret, *span(position)) for position, secret in reversed(cover)]
+    while pending:
+        position, secret, first, last = pending.pop()
         index = bisect_right(firsts, last) - 1  # the last range that begins within the node, or before it
-        if index < 0 or living[index][1] < first:
+        if index < 0 or retained[index][1] < first:
             continue
-        if firsts[index] <= first and living[index][1] >= last:
-            found.append(Node(position, secret))
+        if firsts[index] <= first and retained[index][1] >= last:
+            nodes.append(Node(position, secret))
             continue
         left, right = children(secret)
         middle = (first + last) // 2
-        waiting += ((2 * position + 1, right, middle + 1, last), (2 * position, left, first, middle))
-    return tuple(found)
+        pending += ((2 * position + 1, right, middle + 1, last), (2 * position, left, first, middle))
+    return tuple(nodes)
 
 
-def without(cover: Cover, dead: Sequence[Range]) -> Cover:
-    """Return ``cover`` without the keys of ``dead``."""
-    return restrict_to(cover, list(_complement(dead)))
+def without(cover: Cover, erased: Sequence[Range]) -> Cover:
+    """Return ``cover`` without the keys of ``erased``."""
+    return restrict_to(cover, list(_complement(erased)))
 
 
 def covering_node(cover: Cover, number: int) -> Node | None:
@@ -116,10 +116,10 @@ def covering_node(cover: Cover, number: int) -> Node | None:
     return node if leaf >> (HEIGHT + 1 - node.position.bit_length()) == node.position else None
 
 
-def _complement(dead: Sequence[Range]) -> Iterator[Range]:
-    """Yield the ranges of a block that are not in ``dead``."""
+def _complement(excluded: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges of a block that are not in ``excluded``."""
     begin = 0
-    for first, last in dead:
+    for first, last in excluded:
         if begin < first:
             yield Range(begin, first - 1)
         begin = last + 1
@@ -127,16 +127,16 @@ def _complement(dead: Sequence[Range]) -> Iterator[Range]:
         yield Range(begin, BLOCK - 1)
 
 
-def union(some: Iterable[tuple[int, int]]) -> list[Range]:
-    """Return the union of ``some``: ranges in any order, which may overlap."""
-    found: list[Range] = []
-    for first, last in sorted(some):
-        if found and first <= found[-1].last + 1:
-            if last > found[-1].last:
-                found[-1] = Range(found[-1].first, last)
+def union(ranges: Iterable[tuple[int, int]]) -> list[Range]:
+    """Return the union of ``ranges``, which may be in any order and may overlap."""
+    merged: list[Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1].last + 1:
+            if last > merged[-1].last:
+                merged[-1] = Range(merged[-1].first, last)
         else:
-            found.append(Range(first, last))
-    return found
+            merged.append(Range(first, last))
+    return merged
 
 
 def from_numbers(numbers: Iterable[int]) -> list[Range]:
@@ -144,32 +144,32 @@ def from_numbers(numbers: Iterable[int]) -> list[Range]:
     return union((number, number) for number in numbers)
 
 
-def difference(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return the numbers of ``some`` that are not in ``others``."""
-    return list(_without(some, others))
+def difference(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the numbers of ``ranges`` that are not in ``others``."""
+    return list(_without(ranges, others))
 
 
-def intersection(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+def intersection(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     """Return the numbers that are in both."""
-    return difference(some, difference(some, others))
+    return difference(ranges, difference(ranges, others))
 
 
-def count(some: Iterable[Range]) -> int:
-    """Return the number of numbers in ``some``."""
-    return sum(last - first + 1 for first, last in some)
+def count(ranges: Iterable[Range]) -> int:
+    """Return how many numbers are in ``ranges``."""
+    return sum(last - first + 1 for first, last in ranges)
 
 
-def _without(some: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
-    place = 0
-    for first, last in some:
+def _without(ranges: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
+    next_index = 0
+    for first, last in ranges:
         begin = first
-        while place < len(others) and others[place].last < begin:
-            place += 1
-        at = place
-        while at < len(others) and others[at].first <= last:
-            if begin < others[at].first:
-                yield Range(begin, others[at].first - 1)
-            begin = others[at].last + 1
-            at += 1
+        while next_index < len(others) and others[next_index].last < begin:
+            next_index += 1
+        index = next_index
+        while index < len(others) and others[index].first <= last:
+            if begin < others[index].first:
+                yield Range(begin, others[index].first - 1)
+            begin = others[index].last + 1
+            index += 1
         if begin <= last:
             yield Range(begin, last)

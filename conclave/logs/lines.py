@@ -35,7 +35,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def about(seconds: int) -> str:
-    """Format seconds in the largest unit, up to days, of which there are at least two. Rounds down."""
+    """Format seconds in the largest unit, up to days, that gives at least 2. Rounds down."""
     unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit) if seconds > 0 else "0s"
 
@@ -52,20 +52,20 @@ def size_text(count: int) -> str:
 _COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
 """The terminal colours of log levels: dim, yellow, red."""
 
-_LEFT_OUT = ("event", "level", "timestamp", "request_id", "exception")
+_HIDDEN_FIELDS = ("event", "level", "timestamp", "request_id", "exception")
 """Fields that a console line shows differently, or omits."""
 
-_PREFIX, _NAMED = "/api/v1", re.compile(r"\{[^}]*\}")
+_PREFIX, _PLACEHOLDER = "/api/v1", re.compile(r"\{[^}]*\}")
 
 _routes: dict[str, str] = {}
 
 
 def request_line(method: str, route: str, status: int, ms: float) -> str:
     """Format the line of a request: ``21:57:38 POST /groups/…/messages 200 1.9 ms``."""
-    shown = _routes.get(route)
-    if shown is None:
-        shown = _routes[route] = _NAMED.sub("…", route.removeprefix(_PREFIX))
-    return f"{time.strftime('%H:%M:%S')} {method} {shown} {status} {ms} ms"
+    short_route = _routes.get(route)
+    if short_route is None:
+        short_route = _routes[route] = _PLACEHOLDER.sub("…", route.removeprefix(_PREFIX))
+    return f"{time.strftime('%H:%M:%S')} {method} {short_route} {status} {ms} ms"
 
 
 class ConsoleRenderer:
@@ -77,23 +77,25 @@ class ConsoleRenderer:
 
     def __call__(self, _: Any, __: str, fields: MutableMapping[str, Any]) -> str:
         """Return the line."""
-        level, words = str(fields.get("level", "info")), _words(fields)
-        shown = words if level in ("info", "debug") else f"{level}: {words}"
+        level, text = str(fields.get("level", "info")), _words(fields)
+        line = text if level in ("info", "debug") else f"{level}: {text}"
         if self._coloured and level in _COLOURS:
-            shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
+            line = f"\x1b[{_COLOURS[level]}m{line}\x1b[0m"
         traceback = fields.get("exception")
-        return f"{time.strftime('%H:%M:%S')} {shown}" + (f"\n{visible_lines(traceback)}" if traceback else "")
+        return f"{time.strftime('%H:%M:%S')} {line}" + (f"\n{visible_lines(traceback)}" if traceback else "")
 
 
 def _words(fields: Mapping[str, Any]) -> str:
     event = str(fields.get("event", ""))
     if event in _SENTENCES:
         return _SENTENCES[event](fields)
-    values = ", ".join(f"{name.replace('_', ' ')} {_shown(fields[name])}" for name in fields if name not in _LEFT_OUT)
+    values = ", ".join(
+        f"{name.replace('_', ' ')} {_value_text(fields[name])}" for name in fields if name not in _HIDDEN_FIELDS
+    )
     return visible(event.replace("_", " ")) + (f": {values}" if values else "")
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Format a value in one line."""
     if value is None or value == "":
         return "none"
@@ -102,9 +104,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{visible(str(name))}: {_shown(each)}" for name, each in value.items())
+        return ", ".join(f"{visible(str(name))}: {_value_text(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_value_text, value))
     return visible(str(value))
 
 
@@ -119,10 +121,10 @@ def _bytes(size: int) -> str:
 
 def _run(fields: Mapping[str, Any]) -> str:
     """Format a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
-    erased = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
-    parts = [f"{sum(erased.values()):,} erased"]
-    if erased:
-        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased.items())})"
+    erased_by_rule = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
+    parts = [f"{sum(erased_by_rule.values()):,} erased"]
+    if erased_by_rule:
+        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased_by_rule.items())})"
     if fields["archived"]:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:
@@ -130,9 +132,9 @@ def _run(fields: Mapping[str, Any]) -> str:
     parts.append(f"{_bytes(fields['bytes_returned'] + fields['archive_bytes_returned'])} returned")
     seconds = fields["finished_at"] - fields["started_at"]
     parts.append(f"{seconds:,} s" if seconds else "less than 1 s")
-    name = "cleanup" if fields["job"] == "everything" else f"cleanup ({visible(fields['job'])})"
-    failed = f"failed: {visible(fields['error'])}; " if fields["error"] else ""
-    return f"{name}: {failed}{', '.join(parts)}"
+    title = "cleanup" if fields["job"] == "everything" else f"cleanup ({visible(fields['job'])})"
+    error_text = f"failed: {visible(fields['error'])}; " if fields["error"] else ""
+    return f"{title}: {error_text}{', '.join(parts)}"
 
 
 def _listening(fields: Mapping[str, Any]) -> str:
@@ -142,19 +144,19 @@ def _listening(fields: Mapping[str, Any]) -> str:
         addresses += f", for operators at {fields['admin_url']}"
     facts = ("configuration", "database", "retention", "cleanup", "archive")
     return "; ".join(
-        [f"conclave {fields['version']}", addresses, *(f"{name}: {_shown(fields[name])}" for name in facts)]
+        [f"conclave {fields['version']}", addresses, *(f"{name}: {_value_text(fields[name])}" for name in facts)]
     )
 
 
 def _changed(fields: Mapping[str, Any]) -> str:
     """Format a change of the policy."""
     settings = ", ".join(
-        f"{name} from {_shown(old)} to {_shown(new)}" for name, (old, new) in fields["changed"].items()
+        f"{name} from {_value_text(old)} to {_value_text(new)}" for name, (old, new) in fields["changed"].items()
     )
-    at_most = "" if fields["is_exact"] else "at most "
+    bound = "" if fields["is_exact"] else "at most "
     return (
         f"policy changed: {settings}; {fields['groups']:,} groups have another policy, {fields['messages_hidden']:,}"
-        f" messages hidden at once, and {at_most}{fields['archived_hidden']:,} in the archive"
+        f" messages hidden at once, and {bound}{fields['archived_hidden']:,} in the archive"
     )
 
 
@@ -181,8 +183,8 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "reloaded": _reloaded,
     "reload_refused": lambda fields: f"reload refused, nothing has changed: {visible(fields['fault'])}",
-    "needs_restart": lambda fields: f"needs a restart: {_shown(fields['settings'])}",
+    "needs_restart": lambda fields: f"needs a restart: {_value_text(fields['settings'])}",
     "request": lambda fields: f"{fields['method']} {fields['route']} {fields['status']} {fields['ms']} ms",
     "spark_log": lambda fields: f"Spark: {visible(fields['message'])}",
 }
-"""The events with a sentence of their own. Others are shown as name and values."""
+"""The functions that format an event as a sentence. Other events are shown as name and values."""

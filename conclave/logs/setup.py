@@ -36,16 +36,16 @@ RETRY_SECONDS = 0.2
 """The interval of retries."""
 
 CLOSE_SECONDS = 1.0
-"""The time for remaining lines at the end of the process."""
+"""The longest wait for remaining lines at the end of the process."""
 
 
 class NonblockingStream:
     """A text stream whose writes neither block nor fail."""
 
-    def __init__(self, stream: TextIO, lost: Callable[[int], None]) -> None:
-        """``lost``: called with the number of dropped lines, once the reader reads again."""
+    def __init__(self, stream: TextIO, log_lost: Callable[[int], None]) -> None:
+        """``log_lost``: called with the number of dropped lines, once the reader reads again."""
         self._stream = stream
-        self._log_lost = lost
+        self._log_lost = log_lost
         self._lock = threading.RLock()
         self._pending = b""
         self._lines: deque[bytes] = deque()
@@ -74,40 +74,40 @@ class NonblockingStream:
         if self._file is None:
             self._stream.flush()
             return
-        missed = 0
+        dropped = 0
         with self._lock:
             self._write(self._file, time.monotonic() + seconds)
             if self._pending or self._lines:
                 self._try_later()
             else:
-                missed, self._lost = self._lost, 0
-        if missed:  # without the lock: this writes to the log, which has its own lock
-            self._log_lost(missed)
+                dropped, self._lost = self._lost, 0
+        if dropped:  # without the lock: this writes to the log, which has its own lock
+            self._log_lost(dropped)
 
-    def _write(self, file: int, until: float) -> None:
+    def _write(self, file: int, deadline: float) -> None:
         poll = select.poll()
         poll.register(file, select.POLLOUT)
         while self._pending or self._lines:
-            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 return
             if not self._pending:
                 self._take_lines()
             try:
-                written = os.write(file, self._pending[:PIPE_BYTES])
+                count = os.write(file, self._pending[:PIPE_BYTES])
             except BlockingIOError:
                 return  # another process has made the file non-blocking
             except OSError:
-                written = len(self._pending)  # drop it: requests must not fail
-            self._pending = self._pending[written:]
+                count = len(self._pending)  # drop the line: requests must not fail
+            self._pending = self._pending[count:]
 
     def _take_lines(self) -> None:
-        """Take as many lines as a pipe accepts at once, at least one."""
-        begun: list[bytes] = []
+        """Move as many lines as a pipe accepts at once, but at least one, to ``_pending``."""
+        lines: list[bytes] = []
         size = 0
-        while self._lines and (not begun or size + len(self._lines[0]) <= PIPE_BYTES):
-            begun.append(self._lines.popleft())
-            size += len(begun[-1])
-        self._pending = b"".join(begun)
+        while self._lines and (not lines or size + len(self._lines[0]) <= PIPE_BYTES):
+            lines.append(self._lines.popleft())
+            size += len(lines[-1])
+        self._pending = b"".join(lines)
         self._bytes -= size
 
     def _try_later(self) -> None:
@@ -172,16 +172,16 @@ def configure_logging(config: LogConfig | None = None) -> None:
         )
     )
     are_logged = LEVELS.index(config.level) <= LEVELS.index("info")
-    by_itself = ALL if is_json or config.level == "debug" else ERRORS
-    requests = by_itself if config.requests == AUTO else config.requests
+    default = ALL if is_json or config.level == "debug" else ERRORS
+    requests = default if config.requests == AUTO else config.requests
     _requests_from = _REQUESTS_FROM.get(requests, _NEVER) if are_logged else _NEVER
     root = logging.getLogger()
     root.handlers = [_handler]
     root.setLevel(max(logging.WARNING, _number(config.level)))
     # It would log the content of malformed requests. This server logs its own errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    for ours in ("conclave", "spark"):
-        logging.getLogger(ours).setLevel(_number(config.level))
+    for name in ("conclave", "spark"):
+        logging.getLogger(name).setLevel(_number(config.level))
 
 
 def _number(level: str) -> int:

@@ -1,1 +1,1 @@
-"""Shows that nothing that was erased can be decrypted, with all that lies here and in the copies."""
+"""Verifies that erased messages cannot be decrypted with the keys and copies of this server."""

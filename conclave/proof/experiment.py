@@ -1,16 +1,16 @@
-"""The experiment: messages are sent, some are erased, and it is tried to open them with all that there is.
+"""An experiment that sends messages, erases some, and tries to decrypt them.
 
-Their ciphertexts are noted, and the secrets of every node of the tree of keys from which their keys follow. A run
-erases some of them. Then these have no key, their ciphertexts cannot be opened, and none of their secrets is in any
-byte of the key file, of its copies, or of what lies beside these. A search that could find nothing would prove nothing.
-So others stay: they have to be opened and served, and a secret on the way to each key has to be found.
+It records the ciphertexts, and the secrets of all key tree nodes from which the keys derive. After a run has erased
+some of the messages, these must have no key, their ciphertexts must not decrypt, and none of their secrets may be in
+the key file, its copies, or files beside them. As a control, other messages stay: they must decrypt and be served, and
+the search must find a secret on the path to each of their keys.
 
-The messages are those of two accounts and two groups of the experiment's own. Their names have a space, which no user
-can choose, and they cannot log in. They have no other members, so no event goes out. A group is deleted with its
-messages, and an account that has sent to the other group, in which what stays lies between what goes.
+The messages belong to two accounts and two groups of the experiment. Their names contain a space, which users cannot
+choose, and they cannot log in. There are no other members, so no events are sent. The experiment deletes one group, and
+an account that sent to the other group, where erased and staying messages alternate.
 
-If the command is stopped half way, the accounts are left, with what is theirs. The next experiment removes them, and so
-does ``conclave user delete``. What that leaves goes with the next run, as of any deleted account.
+If the command is interrupted, its accounts remain until the next experiment or ``conclave user delete`` removes them,
+and their messages until the next run.
 """
 
 import secrets
@@ -29,7 +29,7 @@ from conclave.keys import tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.proof import key_files
-from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.proof.findings import FindingKind, ProofFinding, ProofPart
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, message_keys
 from conclave.store.resources import messages
@@ -39,26 +39,26 @@ from conclave.system import locks
 from conclave.system.locks import LockedError, LockRole
 
 ROUNDS = 8
-"""So many times one message is sent to the group that goes, and two to the other, of which one stays."""
+"""The number of rounds. Each sends one message to the deleted group, and two to the other group; one of them stays."""
 
 BODY_BYTES = 100
 
-LOOKING_SECONDS = 60
-"""What has to stay must live for a minute more: otherwise it might expire while it is looked for."""
+SEARCH_SECONDS = 60
+"""Staying messages must not expire within a minute, so that they do not expire during the search."""
 
 _NAME = "erasure experiment "
 _NO_HASH = "no password: erasure experiment"
 _LOCK = LockRole(".experiment-lock", 2**62 + 2)
 
 CleanUp = Callable[[], str]
-"""Does a cleanup run as the command for it does; returns its error, "" for none."""
+"""Performs a cleanup run as the command does; returns its error or ""."""
 
 
 class ExperimentError(Exception):
-    """The experiment could not be done. The message is one line for the operator."""
+    """The experiment failed to run. The message is one line for the operator."""
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message that was sent. ``stored``: its ciphertext."""
 
     group_id: bytes
@@ -67,189 +67,205 @@ class Sent(NamedTuple):
     stored: bytes
 
 
-class Own(NamedTuple):
-    """What is the experiment's own: the accounts and groups that stay and that go."""
+class ExperimentObjects(NamedTuple):
+    """The ids of the accounts and groups of the experiment."""
 
     keeper: bytes
     leaver: bytes
-    kept: bytes
-    gone: bytes
+    kept_group: bytes
+    deleted_group: bytes
 
 
 class Experiment:
-    """One experiment, in one store."""
+    """One experiment in one store."""
 
     def __init__(self, config: Config, outside: CommandRunner, clean_up: CleanUp) -> None:
-        """``outside`` runs actions on the store of ``config``, with keys. ``clean_up`` takes the run lock itself."""
+        """``outside``: runs actions on the store of ``config``, with keys. ``clean_up``: takes the run lock itself."""
         self._config = config
         self._outside = outside
         self._clean_up = clean_up
         self._part = ProofPart("experiment")
 
     def run(self) -> ProofPart:
-        """Send, erase, look, and remove everything. Raises ExperimentError, CommandRunnerError, or a run's error."""
-        context = self._outside.context()  # or say what keeps the store from being used
+        """Send messages, erase some, search for their keys, and remove everything.
+
+        Raises ExperimentError, CommandRunnerError, or a run's error.
+        """
+        context = self._outside.context()  # raises if the store cannot be used
         policy = context.policy.of_setting(KEEP, KEEP)
         if self._outside.read(message_keys.state) is None:
-            self._part.notes.append("not done: no server has run on this database")
+            self._part.notes.append("not done: this database has not been used by a server yet")
         elif not policy.erases:
             self._part.notes.append("not done: [retention] enabled is false, so nothing is erased")
         else:
             try:
                 with locks.hold_inode(self._config.database, _LOCK):
-                    self._do(context)
+                    self._run_locked(context)
             except LockedError as error:
-                raise ExperimentError(f"{self._config.database}: another experiment is under way") from error
+                raise ExperimentError(f"{self._config.database}: another experiment is running") from error
             except (KeyFileError, OSError) as error:
                 raise ExperimentError(str(error)) from error
         return self._part
 
-    def _do(self, context: Context) -> None:
-        self._remove_all(context)  # what an earlier one has left
+    def _run_locked(self, context: Context) -> None:
+        self._remove_all(context)  # the leftovers of an earlier experiment
         try:
-            kept, keeper = self._try(context)
+            kept_key, keeper = self._send_and_search(context)
         finally:
             self._remove_all(context)
         reach("experiment.removed")
-        self._run("removing what is left of the experiment")
-        if self._outside.read(_unerased, kept, keeper):
-            self._part.notes.append("what had to stay is deleted, and erased once its min_lifetime is over")
+        self._clean("removing the leftovers of the experiment")
+        if self._outside.read(_count_unerased, kept_key, keeper):
+            self._part.notes.append("the staying messages are deleted, and erased once their min_lifetime is over")
 
-    def _try(self, context: Context) -> tuple[int, bytes]:
-        """Send, erase, and look. Return the key of the group that stays, and its only member."""
-        own = self._outside.write(_open, context, secrets.token_hex(16))
-        kept, gone = (self._outside.read(_key, each) for each in (own.kept, own.gone))
+    def _send_and_search(self, context: Context) -> tuple[int, bytes]:
+        """Send messages, erase some, and search. Return the key of the remaining group, and its only member."""
+        objects = self._outside.write(_create_objects, context, secrets.token_hex(16))
+        kept_key, deleted_key = (self._outside.read(_key, each) for each in (objects.kept_group, objects.deleted_group))
         reach("experiment.opened")
         sent_at = context.now()
-        erased, staying = self._outside.write(_send, context, own, sent_at)
-        dead, alive = self._paths(erased, staying)
+        erased, staying = self._outside.write(_send, context, objects, sent_at)
+        erased_secrets, staying_paths = self._all_secrets(erased, staying)
         reach("experiment.sent")
-        self._outside.write(groups.delete, context, own.gone, own.keeper)
-        self._outside.write(accounts.remove, context, own.leaver)
+        self._outside.write(groups.delete, context, objects.deleted_group, objects.keeper)
+        self._outside.write(accounts.remove, context, objects.leaver)
         reach("experiment.deleted")
-        self._run("erasing the messages of the experiment")
+        self._clean("erasing the messages of the experiment")
         reach("experiment.erased")
-        if left := self._outside.read(_unerased, gone, own.leaver):
-            self._blind(f"the run has not erased {left:,} of the messages: something else keeps them")
-            return kept, own.keeper
-        if 0 < context.policy.of_setting(KEEP, KEEP).expires_at(sent_at) <= context.now() + LOOKING_SECONDS:
-            self._part.notes.append("what had to stay has expired meanwhile, and is not looked for")
-            staying, alive = [], alive[-1:]
-        self._try_to_open(context, own, erased, staying)
-        self._search(dead, alive)
-        return kept, own.keeper
+        if remaining := self._outside.read(_count_unerased, deleted_key, objects.leaver):
+            self._add_blind(f"the run has not erased {remaining:,} of the messages: something else keeps them")
+            return kept_key, objects.keeper
+        if 0 < context.policy.of_setting(KEEP, KEEP).expires_at(sent_at) <= context.now() + SEARCH_SECONDS:
+            self._part.notes.append("the staying messages have expired meanwhile, so the control search is skipped")
+            staying, staying_paths = [], staying_paths[-1:]
+        self._check_decryption(context, objects, erased, staying)
+        self._search(erased_secrets, staying_paths)
+        return kept_key, objects.keeper
 
     def _remove_all(self, context: Context) -> None:
-        """Delete the experiment's accounts, and with them the groups of which they are the only members."""
-        for user_id in self._outside.read(_left):
+        """Delete the experiment's accounts, and thereby their groups."""
+        for user_id in self._outside.read(_leftover_accounts):
             self._outside.write(accounts.remove, context, user_id)
 
-    def _run(self, doing: str) -> None:
+    def _clean(self, purpose: str) -> None:
         if error := self._clean_up():
-            raise ExperimentError(f"{doing}: the run failed: {error}")
+            raise ExperimentError(f"{purpose}: the run failed: {error}")
 
-    def _paths(self, erased: Sequence[Sent], staying: Sequence[Sent]) -> tuple[set[bytes], list[list[bytes]]]:
-        """Return all secrets from which keys of ``erased`` follow; and those of each other key, the key itself last.
+    def _all_secrets(
+        self, erased: Sequence[SentMessage], staying: Sequence[SentMessage]
+    ) -> tuple[set[bytes], list[list[bytes]]]:
+        """Return all secrets from which keys of ``erased`` derive, and the path to each key of ``staying``.
 
-        The last of these is that of the number that follows, which no message has yet.
+        A path ends with the key itself. The last path is that of the next number, which no message has yet.
         """
-        with key_files.undisturbed(self._config.keys_path, self._config.keys_path):
-            found = Inspection(self._config.keys_path)
-        dead, alive = ([_path(found, each.group_id, each.number) for each in sent] for sent in (erased, staying))
-        alive.append(_path(found, staying[-1].group_id, staying[-1].number + 1))
-        if not all(dead + alive):
-            raise ExperimentError(f"{found.path}: has no keys of messages that were just sent")
-        return {secret for path in dead for secret in path}, alive
+        with key_files.locked_files(self._config.keys_path, self._config.keys_path):
+            file = Inspection(self._config.keys_path)
+        erased_paths, staying_paths = (
+            [_secrets_to_key(file, each.group_id, each.number) for each in sent] for sent in (erased, staying)
+        )
+        staying_paths.append(_secrets_to_key(file, staying[-1].group_id, staying[-1].number + 1))
+        if not all(erased_paths + staying_paths):
+            raise ExperimentError(f"{file.path}: has no keys for messages that were just sent")
+        return {secret for path in erased_paths for secret in path}, staying_paths
 
-    def _try_to_open(self, context: Context, own: Own, erased: Sequence[Sent], staying: Sequence[Sent]) -> None:
-        """Open messages as the server does: what is erased has no key, and what stays is opened, and served."""
+    def _check_decryption(
+        self,
+        context: Context,
+        objects: ExperimentObjects,
+        erased: Sequence[SentMessage],
+        staying: Sequence[SentMessage],
+    ) -> None:
+        """Decrypt messages like the server: erased ones must fail, staying ones must succeed and be served."""
         self._part.count("erased messages", len(erased))
         self._part.count("messages that stay", len(staying))
-        if opened := sum(each is not None for each in self._outside.read(_opened, erased)):
-            told = f"has the keys of {opened} messages of the experiment that were erased"
-            self._part.add(Finding(Kind.KEYS, str(self._config.keys_path), told))
-        if self._outside.read(_opened, staying) != [each.body for each in staying]:
-            self._blind("messages that stay cannot be opened, so that others cannot proves nothing")
-        served = self._outside.read(_served, context, own)
+        if decrypted := sum(each is not None for each in self._outside.read(_decrypt_all, erased)):
+            description = f"has the keys of {decrypted} erased messages of the experiment"
+            self._part.add(ProofFinding(FindingKind.KEYS, str(self._config.keys_path), description))
+        if self._outside.read(_decrypt_all, staying) != [each.body for each in staying]:
+            self._add_blind("staying messages cannot be decrypted, so failing to decrypt erased ones proves nothing")
+        served = self._outside.read(_served_bodies, context, objects)
         if served is not None and not served.issuperset(each.body for each in staying):
-            self._blind("messages that stay are not served, so that others are not proves nothing")
+            self._add_blind("staying messages are not served, so not serving erased ones proves nothing")
 
-    def _search(self, dead: set[bytes], alive: Sequence[Sequence[bytes]]) -> None:
-        """Search every byte of every file of keys for secrets. The run has renewed the copies that settings name."""
-        self._part.count("secrets of what was erased", len(dead))
+    def _search(self, erased_secrets: set[bytes], staying_paths: Sequence[Sequence[bytes]]) -> None:
+        """Search all key files for secrets. The run has updated the configured copies."""
+        self._part.count("secrets of what was erased", len(erased_secrets))
         for path in key_files.known(self._config):
             try:
-                with key_files.undisturbed(self._config.keys_path, path) as (real, files):
+                with key_files.locked_files(self._config.keys_path, path) as (real, files):
                     if real not in files:
-                        self._blind("is not there, so that what is not found proves nothing", path)
+                        self._add_blind("does not exist, so finding no keys proves nothing", path)
                     for each in files:
-                        self._look_for(dead, alive if each == real else (), each)
+                        self._search_file(erased_secrets, staying_paths if each == real else (), each)
             except KeyFileError as error:
-                self._part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
+                self._part.add(ProofFinding(FindingKind.UNREADABLE, str(path), str(error)))
 
-    def _look_for(self, dead: set[bytes], alive: Sequence[Sequence[bytes]], path: Path) -> None:
-        """Look for what may not be in a file, and for what has to be there."""
+    def _search_file(self, erased_secrets: set[bytes], staying_paths: Sequence[Sequence[bytes]], path: Path) -> None:
+        """Search a file for secrets that must not be in it, and for those that must be."""
         data = path.read_bytes()
         self._part.count("files")
         self._part.count("bytes", len(data))
-        for offset in sorted(offset for offset in map(data.find, dead) if offset >= 0):
-            told = "a secret from which keys of erased messages of the experiment follow"
-            self._part.add(Finding(Kind.KEYS, str(path), told, offset))
-        if not all(any(secret in data for secret in some) for some in alive):
-            self._blind("the search does not find keys that have to be there, so it proves nothing", path)
+        for offset in sorted(offset for offset in map(data.find, erased_secrets) if offset >= 0):
+            description = "a secret from which keys of erased messages of the experiment derive"
+            self._part.add(ProofFinding(FindingKind.KEYS, str(path), description, offset))
+        if not all(any(secret in data for secret in secrets_on_path) for secrets_on_path in staying_paths):
+            self._add_blind("the search does not find keys that must be there, so it proves nothing", path)
 
-    def _blind(self, told: str, path: Path | None = None) -> None:
-        self._part.add(Finding(Kind.BLIND, str(path or self._config.database), told))
+    def _add_blind(self, description: str, path: Path | None = None) -> None:
+        self._part.add(ProofFinding(FindingKind.BLIND, str(path or self._config.database), description))
 
 
-def _open(connection: sqlite3.Connection, context: Context, chance: str) -> Own:
+def _create_objects(connection: sqlite3.Connection, context: Context, random_suffix: str) -> ExperimentObjects:
     keeper, leaver = (
-        accounts.register(connection, context, f"{_NAME}{name} {chance}", _NO_HASH, "") for name in ("keeper", "leaver")
+        accounts.register(connection, context, f"{_NAME}{name} {random_suffix}", _NO_HASH, "")
+        for name in ("keeper", "leaver")
     )
-    kept, gone = (
-        groups.create(connection, context, keeper, f"{_NAME}{name} {chance}", "") for name in ("kept", "gone")
+    kept_group, deleted_group = (
+        groups.create(connection, context, keeper, f"{_NAME}{name} {random_suffix}", "") for name in ("kept", "gone")
     )
-    return Own(keeper, leaver, kept, gone)
+    return ExperimentObjects(keeper, leaver, kept_group, deleted_group)
 
 
-def _send(connection: sqlite3.Connection, context: Context, own: Own, now: int) -> tuple[list[Sent], list[Sent]]:
-    """Store the messages; return those that are to be erased, and those that stay.
+def _send(
+    connection: sqlite3.Connection, context: Context, objects: ExperimentObjects, now: int
+) -> tuple[list[SentMessage], list[SentMessage]]:
+    """Store the messages; return those to erase, and those that stay.
 
-    The first are so old that no least lifetime keeps them. The others are fetched by nobody: their sender has not seen
-    those between them.
+    Messages to erase are older than any minimum lifetime. Staying messages are not fetched by all members: their sender
+    has not fetched the messages between them.
     """
     erasable = max(0, min(now, context.policy.of_setting(KEEP, KEEP).erasable_before(now) - 1))
-    erased, staying = list[Sent](), list[Sent]()
+    erased, staying = list[SentMessage](), list[SentMessage]()
     for _ in range(ROUNDS):
-        for found, group_id, sender, at in (
-            (erased, own.gone, own.keeper, erasable),
-            (erased, own.kept, own.leaver, erasable),
-            (staying, own.kept, own.keeper, now),
+        for sent, group_id, sender, at in (
+            (erased, objects.deleted_group, objects.keeper, erasable),
+            (erased, objects.kept_group, objects.leaver, erasable),
+            (staying, objects.kept_group, objects.keeper, now),
         ):
             body, key = secrets.token_bytes(BODY_BYTES), _key(connection, group_id)
             (number,) = append_all(connection, [MessageDraft(key, sender, body)], at)
             (stored,) = bodies.of_messages(connection, [bodies.message_id(key, number)])
-            found.append(Sent(group_id, number, body, stored))
+            sent.append(SentMessage(group_id, number, body, stored))
     return erased, staying
 
 
-def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
-    """Return the secrets between a node of the cover and the key of a number, both included; none: it has no key."""
+def _secrets_to_key(file: Inspection, group_id: bytes, number: int) -> list[bytes]:
+    """Return the secrets from a node of the cover to the key of a number, inclusive; empty if it has no key."""
     leaf = tree.BLOCK + number % tree.BLOCK
-    node = tree.covering_node(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.covering_node(file.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return []
-    steps = leaf.bit_length() - node.position.bit_length()
-    return [tree.descend(node.secret, leaf >> (steps - each), each) for each in range(steps + 1)]
+    depth = leaf.bit_length() - node.position.bit_length()
+    return [tree.descend(node.secret, leaf >> (depth - each), each) for each in range(depth + 1)]
 
 
-def _opened(connection: sqlite3.Connection, sent: Sequence[Sent]) -> list[bytes | None]:
+def _decrypt_all(connection: sqlite3.Connection, sent: Sequence[SentMessage]) -> list[bytes | None]:
     return [bodies.decrypt(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
 
 
-def _served(connection: sqlite3.Connection, context: Context, own: Own) -> set[bytes] | None:
-    """Return the bodies that a client gets of the group that stays; None if some are in the archive by now."""
-    page = messages.read_page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
+def _served_bodies(connection: sqlite3.Connection, context: Context, objects: ExperimentObjects) -> set[bytes] | None:
+    """Return the bodies that a client gets from the staying group; None if some are in the archive."""
+    page = messages.read_page(connection, objects.kept_group, objects.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
 
 
@@ -257,7 +273,7 @@ def _body_of(*values: Any, **_: Any) -> bytes:
     return bytes(values[2])
 
 
-def _left(connection: sqlite3.Connection) -> list[bytes]:
+def _leftover_accounts(connection: sqlite3.Connection) -> list[bytes]:
     rows = connection.execute("SELECT user_id FROM users WHERE password_hash = ?", (_NO_HASH,))
     return [row[0] for row in rows]
 
@@ -266,8 +282,8 @@ def _key(connection: sqlite3.Connection, group_id: bytes) -> int:
     return int(connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()[0])
 
 
-def _unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
-    """Return how many messages of a deleted group or account are left in the database."""
+def _count_unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
+    """Return how many messages of a deleted group or account remain in the database."""
     row = connection.execute(
         "SELECT (SELECT count(*) FROM messages WHERE group_key = ?1)"
         f" + (SELECT count(*) FROM {SENT} WHERE sender_id = ?2 AND NOT is_commit AND group_key != ?1)",

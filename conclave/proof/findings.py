@@ -1,14 +1,14 @@
-"""What a proof has looked at, and what it has found: data only, and never any content."""
+"""The results of a proof. They never include message content."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
-MOST_FINDINGS = 1000
-"""At most 1,000 findings of a part are kept; the rest are counted."""
+MAX_FINDINGS = 1000
+"""The maximum number of findings to keep for a part. Further findings are only counted."""
 
 
-class Kind(StrEnum):
-    """What was found."""
+class FindingKind(StrEnum):
+    """The kind of a finding: keys of erased messages, an unreadable file, or a check that proves nothing."""
 
     KEYS = auto()
     UNREADABLE = auto()
@@ -16,15 +16,15 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One place by which something erased can be decrypted, or where that cannot be told."""
+class ProofFinding:
+    """A reason why erased bodies may still be decrypted, or why that is unknown."""
 
-    kind: Kind
+    kind: FindingKind
     path: str
     told: str
-    """What it is, in one line."""
+    """The description, in one line."""
     offset: int | None = None
-    """In the file."""
+    """The offset in the file."""
 
 
 @dataclass
@@ -33,24 +33,24 @@ class ProofPart:
 
     name: str
     looked_at: dict[str, int] = field(default_factory=dict)
-    """How much of what."""
-    findings: list[Finding] = field(default_factory=list)
+    """The number of examined items by kind."""
+    findings: list[ProofFinding] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """What may be there for a while, and why: no fault, but not erased either."""
+    """Items that legitimately remain for a while, with the reason."""
     notes: list[str] = field(default_factory=list)
-    """What else there is to say."""
+    """Further lines for the operator."""
     more: int = 0
-    """How many findings there are beyond ``findings``."""
+    """The number of findings beyond ``findings``."""
 
-    def count(self, what: str, amount: int = 1) -> None:
-        """Note that ``amount`` more of something were looked at."""
-        self.looked_at[what] = self.looked_at.get(what, 0) + amount
+    def count(self, kind: str, amount: int = 1) -> None:
+        """Add to the number of examined items of a kind."""
+        self.looked_at[kind] = self.looked_at.get(kind, 0) + amount
 
-    def add(self, finding: Finding) -> None:
-        """Add a finding, once."""
+    def add(self, finding: ProofFinding) -> None:
+        """Add a finding, unless it is already there."""
         if finding in self.findings:
             return
-        if len(self.findings) < MOST_FINDINGS:
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         else:
             self.more += 1

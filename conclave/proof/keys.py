@@ -1,11 +1,11 @@
-"""Can anything that was erased still be decrypted, with all that lies here and in the copies?
+"""Verifies that no erased message can be decrypted with the key file, its copies and backups.
 
-What was erased has a row nowhere, and no key: what remains of it is ciphertext. So the proof looks at keys alone. Every
-byte of the key file and of its copies is accounted for: their nodes lead to keys of what there is, and to no others.
-And of backups it tells what is erased today and can be read, with all files of keys that there are.
+Erased messages have no rows and no keys; only ciphertext may remain. So the proof examines keys: all nodes of the key
+file and its copies must lead only to keys of existing messages. For backups it reports which messages are erased today
+but can be decrypted with any key file.
 
-What is due but not erased yet is not dead here: a dry run counts it. No body and no key is ever told, only where it is.
-Then an experiment shows that erasing destroys keys.
+Messages that are due but not erased yet count as existing; a dry run counts these. Findings contain paths and offsets,
+never bodies or keys. The experiment then shows that erasing destroys keys.
 """
 
 import sqlite3
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
+from conclave.archive.faults import UnreadableArchiveError
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
 from conclave.keys import tree
@@ -25,7 +26,7 @@ from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, NEW
 from conclave.keys.tree import HEIGHT, Range
 from conclave.proof import key_files
-from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.proof.findings import FindingKind, ProofFinding, ProofPart
 from conclave.store import message_keys
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
@@ -35,11 +36,11 @@ from conclave.system import locks
 from conclave.system.locks import DatabaseLock
 
 Numbers = Mapping[bytes, Sequence[Range]]
-"""Numbers of messages, by ids of groups; and of other bodies, under OTHERS."""
+"""The numbers of messages by group id, and of other bodies under OTHERS."""
 
 
-class Copies(NamedTuple):
-    """The backups that are kept in a folder. ``backups``: lists them, and raises if there are none."""
+class BackupFolder(NamedTuple):
+    """A folder with backups. ``backups``: returns them, and raises if there are none."""
 
     folder: Path
     backups: Callable[[], Sequence[Path]]
@@ -50,126 +51,127 @@ class ProofError(Exception):
 
 
 class Examined(NamedTuple):
-    """What was found: all files of keys that can be read, the key file first, and the numbers that there are today."""
+    """All readable key files, the server's first, and the numbers of all existing bodies."""
 
-    opened: Sequence[Inspection]
-    alive: Numbers
+    inspections: Sequence[Inspection]
+    existing: Numbers
 
 
-def verify(config: Config, wait: locks.Wait, copies: Copies | None = None) -> list[ProofPart]:
-    """Examine the keys, and return what was looked at and found.
+def verify(config: Config, wait: locks.Wait, copies: BackupFolder | None = None) -> list[ProofPart]:
+    """Examine the keys, and return the results. Raises ProofError.
 
-    ``copies``: backups that are examined too. ``wait`` is called before a wait for a run that is under way. Raises
-    ProofError.
+    ``copies``: backups to examine too. ``wait``: called before waiting for an active run.
     """
-    found = [ProofPart("key file")]
+    parts = [ProofPart("key file")]
     try:
         schema.require_current(config.database, writing=True)
         with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
-            examined = examine(found[0], config)
+            examined = examine(parts[0], config)
             if copies:
-                found.append(part := ProofPart("copies"))
+                parts.append(part := ProofPart("copies"))
                 examine_copies(part, copies, examined)
-    except (numbers.UnreadableError, StoreError, sqlite3.Error) as error:
+    except (UnreadableArchiveError, StoreError, sqlite3.Error) as error:
         raise ProofError(str(error)) from error
     except OSError as error:
         raise ProofError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
-    return found
+    return parts
 
 
 def examine(part: ProofPart, config: Config) -> Examined:
-    """Look at the key file, and at each copy of it.
+    """Examine the key file and its copies. The caller must hold the run lock.
 
-    The run lock is held. Raises StoreError, sqlite3.Error, UnreadableError or OSError.
+    Raises StoreError, sqlite3.Error, UnreadableArchiveError or OSError.
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = message_keys.state(connection)
-    opened = _opened(part, config, is_begun=state is not None)
-    # The database after the keys: what came meanwhile has numbers that count as not given yet.
+    inspections = _inspect_all(part, config, is_in_use=state is not None)
+    # Read the database after the keys: the numbers of new messages count as unused in the key files.
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
-        mine = next((each for each in opened if each.path == config.keys_path), None)
-        archived = _archived(connection, config.archive_path, mine)
-        if state and state.is_settled and mine:
-            _account_archived(part, connection, archived, mine)
-        alive, unused = _today(connection, archived), defaultdict[bytes, list[Range]](list)
-        for group_id, some in message_keys.never_used(connection):
-            unused[group_id].append(some)
+        own_file = next((each for each in inspections if each.path == config.keys_path), None)
+        archived = _archived(connection, config.archive_path, own_file)
+        if state and state.is_settled and own_file:
+            _compare_archived(part, connection, archived, own_file)
+        existing, unused = _existing(connection, archived), defaultdict[bytes, list[Range]](list)
+        for group_id, unused_range in message_keys.never_used(connection):
+            unused[group_id].append(unused_range)
     if state is None:
-        part.notes.append("no server has run on this database: there are no messages")
+        part.notes.append("this database has not been used by a server yet: there are no messages")
     elif not state.is_settled:
-        part.notes.append("the keys of what a restore took back are lost with the next start of the server")
+        part.notes.append("the keys of messages that a restore removed are erased when the server starts")
     else:
-        for each in opened:
-            _account(part, each, mine.serial if mine else 0, alive, unused)
-    return Examined(opened, alive)
+        for each in inspections:
+            _compare(part, each, own_file.serial if own_file else 0, existing, unused)
+    return Examined(inspections, existing)
 
 
-def _account(part: ProofPart, found: Inspection, own: int, alive: Numbers, unused: Numbers) -> None:
-    """Compare what the nodes of a file span with what there is. ``own``: the last change of the key file."""
-    late = 0
-    for group_id, block in found.blocks():
+def _compare(part: ProofPart, file: Inspection, own_serial: int, existing: Numbers, unused: Numbers) -> None:
+    """Compare the numbers that have keys in a file with existing ones. ``own_serial``: the key file's last change."""
+    erased_since = 0
+    for group_id, block in file.blocks():
         part.count("covers")
         first = block << HEIGHT
-        # Numbers begin one above a multiple of this, in a new group and after each restore.
-        never = [Range(first, first)] if first % NUMBERS == 0 else []
-        allowed = tree.union([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
-        dead = tree.count(tree.difference(found.ranges(group_id, block), allowed))
-        if dead and found.serial < own:
-            late += dead
-        elif dead:
-            told = f"the keys of {dead:,} numbers of {_named(group_id)} that nothing has"
-            part.add(Finding(Kind.KEYS, str(found.path), told, found.offset(group_id, block)))
-    if late:
-        part.kept.append(f"{found.path}: is an older copy, with the keys of {late:,} numbers that are erased since")
+        # The first number, in a new group and after each restore, is a multiple of NUMBERS plus one.
+        unused_first = [Range(first, first)] if first % NUMBERS == 0 else []
+        expected = tree.union([*existing.get(group_id, ()), *unused.get(group_id, ()), *unused_first])
+        surplus = tree.count(tree.difference(file.ranges(group_id, block), expected))
+        if surplus and file.serial < own_serial:
+            erased_since += surplus
+        elif surplus:
+            description = f"the keys of {surplus:,} numbers of {_group_text(group_id)} that do not exist"
+            part.add(ProofFinding(FindingKind.KEYS, str(file.path), description, file.offset(group_id, block)))
+    if erased_since:
+        part.kept.append(
+            f"{file.path}: is an older copy, with the keys of {erased_since:,} numbers that were erased since"
+        )
 
 
-def _named(group_id: bytes) -> str:
+def _group_text(group_id: bytes) -> str:
     return "bodies other than messages" if group_id == OTHERS else f"group {group_id.hex()}"
 
 
-def _opened(part: ProofPart, config: Config, *, is_begun: bool) -> list[Inspection]:
-    """Look at every file of keys that is known, as it lies there. One that cannot be read proves nothing."""
-    found = []
+def _inspect_all(part: ProofPart, config: Config, *, is_in_use: bool) -> list[Inspection]:
+    """Inspect all key files, and add findings for unreadable files and leftovers."""
+    inspections = []
     for path in key_files.known(config):
         try:
-            with key_files.undisturbed(config.keys_path, path) as (real, files):
+            with key_files.locked_files(config.keys_path, path) as (real, files):
                 for each in files:
                     if each.name in (real.name + NEW, real.name + FORMER):
-                        told = "was left by a process that died: who writes the file removes it"
-                        part.add(Finding(Kind.KEYS, str(each), told))
-                        with suppress(KeyFileError):  # found as what it is, whatever it has
-                            found.append(Inspection(each))
-                if real in files or (path == config.keys_path and is_begun):
-                    found.append(_looked_at(part, real))
+                        description = "was left by a process that died: the next writer of the key file removes it"
+                        part.add(ProofFinding(FindingKind.KEYS, str(each), description))
+                        with suppress(KeyFileError):  # already a finding
+                            inspections.append(Inspection(each))
+                if real in files or (path == config.keys_path and is_in_use):
+                    inspections.append(_inspect(part, real))
                 elif path != config.keys_path:
-                    part.kept.append(f"{path}: is not there: it may be elsewhere, with keys that were destroyed since")
+                    part.kept.append(f"{path}: does not exist: it may be elsewhere, with keys that were erased since")
         except KeyFileError as error:
-            part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
-    return found
+            part.add(ProofFinding(FindingKind.UNREADABLE, str(path), str(error)))
+    return inspections
 
 
-def _looked_at(part: ProofPart, path: Path) -> Inspection:
-    found = Inspection(path)
+def _inspect(part: ProofPart, path: Path) -> Inspection:
+    file = Inspection(path)
     part.count("files of keys")
-    part.count("bytes", found.size)
-    for flaw in found.flaws:
-        part.add(Finding(Kind.KEYS, str(path), flaw.description, flaw.offset))
-    return found
+    part.count("bytes", file.size)
+    for flaw in file.flaws:
+        part.add(ProofFinding(FindingKind.KEYS, str(path), flaw.description, flaw.offset))
+    return file
 
 
-def _today(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]]) -> dict[bytes, Sequence[Range]]:
-    """Return the numbers of the bodies that there are, or whose keys the next run loses."""
-    found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, archived)}
-    for group_id, some in message_keys.pending_ranges(connection):
-        found.setdefault(group_id, []).append(some)
-    return {group_id: tree.union(some) for group_id, some in found.items()}
+def _existing(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]]) -> dict[bytes, Sequence[Range]]:
+    """Return the numbers of existing bodies, and of those whose keys the next run erases."""
+    found = {group_id: list(ranges) for (group_id, ranges), _ in message_keys.living(connection, archived)}
+    for group_id, range_ in message_keys.pending_ranges(connection):
+        found.setdefault(group_id, []).append(range_)
+    return {group_id: tree.union(ranges) for group_id, ranges in found.items()}
 
 
 def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | None) -> dict[int, list[Range]]:
-    """Return the numbers that the archive has in the parts that it serves, by keys of groups.
+    """Return the numbers of archived messages in indexed parts, by group key.
 
-    ``keys``: of the database: what has none is erased. None: what is erased and not reclaimed is among them.
+    ``keys``: excludes messages without a key, which are erased. None: includes erased messages until reclaimed.
     """
     parts = defaultdict[int, list[Range]](list)
     for part in moves.each_part(connection):
@@ -177,58 +179,64 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
     if not (parts and (folder / LOG).is_dir()):
         return {}
     table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
-    found = {key: tree.intersection(table.get(key, []), tree.union(some)) for key, some in parts.items()}
+    archived = {key: tree.intersection(table.get(key, []), tree.union(ranges)) for key, ranges in parts.items()}
     if keys is None:
-        return found
-    return {key: tree.intersection(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
+        return archived
+    return {
+        key: tree.intersection(ranges, _ranges_with_keys([keys], ids[key], ranges)) for key, ranges in archived.items()
+    }
 
 
-def _account_archived(
-    part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], found: Inspection
+def _compare_archived(
+    part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], file: Inspection
 ) -> None:
-    """Compare how many messages of the archive have keys with how many its index counts: those of others are left."""
-    ids, waiting = message_keys.group_ids(connection), message_keys.pending_by_group(connection)
+    """Compare how many archived messages have keys with the counts of the index."""
+    ids, pending = message_keys.group_ids(connection), message_keys.pending_by_group(connection)
     counts: Counter[int] = Counter()
     for each in moves.each_part(connection):
         counts[each.group_key] += each.message_count
-    for key, some in archived.items():
-        left = tree.count(tree.difference(some, waiting.get(ids[key], []))) - counts[key]
-        if left > 0:
-            told = f"the keys of {left:,} archived messages of {_named(ids[key])} that are erased"
-            part.add(Finding(Kind.KEYS, str(found.path), told))
+    for key, ranges in archived.items():
+        surplus = tree.count(tree.difference(ranges, pending.get(ids[key], []))) - counts[key]
+        if surplus > 0:
+            description = f"the keys of {surplus:,} archived messages of {_group_text(ids[key])} that are erased"
+            part.add(ProofFinding(FindingKind.KEYS, str(file.path), description))
 
 
-def examine_copies(part: ProofPart, copies: Copies, examined: Examined) -> None:
-    """Look at the backups that are kept, with all files of keys. The run lock is held.
+def examine_copies(part: ProofPart, copies: BackupFolder, examined: Examined) -> None:
+    """Examine backups with all key files. The caller must hold the run lock.
 
-    One that is removed meanwhile, as ``backup --keep`` does, is left out.
+    Skips backups that are removed during the examination, for example by ``backup --keep``.
     """
     for backup in copies.backups():
         try:
-            there = _of_backup(backup)
-        except (StoreError, sqlite3.Error, numbers.UnreadableError) as error:
+            in_backup = _numbers_in_backup(backup)
+        except (StoreError, sqlite3.Error, UnreadableArchiveError) as error:
             if backup in copies.backups():
                 part.count("backups")
-                part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
+                part.add(ProofFinding(FindingKind.UNREADABLE, str(backup), f"cannot be examined: {error}"))
             continue
         part.count("backups")
-        for group_id, some in there.items():
-            erased = tree.difference(some, examined.alive.get(group_id, ()))
-            part.count("bodies", tree.count(some))
+        for group_id, ranges in in_backup.items():
+            erased = tree.difference(ranges, examined.existing.get(group_id, ()))
+            part.count("bodies", tree.count(ranges))
             part.count("of these erased today", tree.count(erased))
-            if readable := tree.count(tree.intersection(erased, _spanned(examined.opened, group_id, erased))):
-                told = f"{readable:,} of {_named(group_id)} that are erased today can be read"
-                part.add(Finding(Kind.KEYS, str(backup), told))
+            if readable := tree.count(
+                tree.intersection(erased, _ranges_with_keys(examined.inspections, group_id, erased))
+            ):
+                description = f"{readable:,} of {_group_text(group_id)} that are erased today can be read"
+                part.add(ProofFinding(FindingKind.KEYS, str(backup), description))
 
 
-def _spanned(opened: Sequence[Inspection], group_id: bytes, some: Sequence[Range]) -> list[Range]:
-    """Return the numbers whose keys follow from some file, in the blocks in which ``some`` are."""
-    blocks = {block for first, last in some for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
-    return tree.union(span for each in opened for block in blocks for span in each.ranges(group_id, block))
+def _ranges_with_keys(inspections: Sequence[Inspection], group_id: bytes, ranges: Sequence[Range]) -> list[Range]:
+    """Return the numbers in the blocks of ``ranges`` that have keys in any of the files."""
+    blocks = {block for first, last in ranges for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
+    return tree.union(span for each in inspections for block in blocks for span in each.ranges(group_id, block))
 
 
-def _of_backup(backup: Path) -> Numbers:
-    """Return the bodies of a backup. Raises sqlite3.Error or UnreadableError."""
+def _numbers_in_backup(backup: Path) -> Numbers:
+    """Return the numbers of the bodies in a backup. Raises sqlite3.Error or UnreadableArchiveError."""
     database, folder = backup / "database.db", backup / "archive"
     with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
-        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder, None))}
+        return {
+            each: ranges for (each, ranges), _ in message_keys.living(connection, _archived(connection, folder, None))
+        }

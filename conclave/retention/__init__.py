@@ -1,1 +1,1 @@
-"""How long a message lives: the policy, what is hidden from whom, what may be erased, and why."""
+"""Retention of messages: policies, visibility, erasure, and explanations of them."""

@@ -1,4 +1,4 @@
-"""Recommends a cleanup interval from what past runs cost. Pure functions.
+"""Recommends a cleanup interval from the costs of past runs. Pure functions.
 
 The model: a run has a fixed cost, estimated from runs with few rows, and a cost for each row that it erases. How many
 rows expire in a day does not depend on the interval, so a shorter interval only adds fixed costs. The rows of a day are
@@ -20,14 +20,14 @@ MAX_SHARE = 0.01
 """Runs are cheap if they use at most 1% of a core, and hold the write lock for at most 1% of the time."""
 
 MAX_BUSY_SHARE = 0.1
-"""Cheap runs also last at most a tenth of the interval, since a backup may need the run lock."""
+"""Cheap runs take at most a tenth of the interval, since a backup may need the run lock."""
 
 MIN_RUNS = 2
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one successful run cost. Times are Unix seconds.
+    """The costs of one successful run. Times are Unix seconds.
 
     ``rows``: how many it deleted. ``cpu``: CPU seconds. ``lock``: seconds for which it held the write lock in total.
     ``longest_lock``: the longest single hold, for which a send may have waited.
@@ -43,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Projection:
-    """What an interval would cost.
+    """The costs of an interval.
 
     ``max_delay``: the most seconds that an expired message stays on disk. ``waiting``: the average number of expired
     messages on disk. ``runs``, ``cpu`` and ``lock``: per day, the last two in seconds.
@@ -93,8 +93,8 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
             round(each + seconds),
             daily * (each / 2 + seconds) / DAY,
             DAY / each,
-            _daily_cost([(one.rows, one.cpu) for one in ordered], daily, each),
-            _daily_cost([(one.rows, one.lock) for one in ordered], daily, each),
+            _daily_cost([(cost.rows, cost.cpu) for cost in ordered], daily, each),
+            _daily_cost([(cost.rows, cost.lock) for cost in ordered], daily, each),
         )
         for each in sorted({*INTERVALS, interval})
     ]
@@ -121,8 +121,9 @@ def _daily_cost(runs: Sequence[tuple[int, float]], daily_rows: float, interval: 
     return fixed * DAY / interval + per_row * daily_rows
 
 
-def _is_cheap(one: Projection, seconds: float) -> bool:
-    return max(one.cpu, one.lock) <= MAX_SHARE * DAY and seconds * one.runs <= MAX_BUSY_SHARE * DAY
+def _is_cheap(projection: Projection, seconds: float) -> bool:
+    costs = max(projection.cpu, projection.lock)
+    return costs <= MAX_SHARE * DAY and seconds * projection.runs <= MAX_BUSY_SHARE * DAY
 
 
 def _sentence(setting: str, projections: Sequence[Projection], seconds: float, daily: float) -> str:
@@ -156,9 +157,9 @@ def _extra_cpu(one: Projection, other: Projection) -> str:
 def rounded_text(seconds: int) -> str:
     """Format a duration in the greatest unit that is at most 5% off."""
     for unit in (DAY, 3600, 60):
-        near = round(seconds / unit) * unit
-        if near and abs(near - seconds) <= near / 20:
-            return duration_text(near)
+        rounded = round(seconds / unit) * unit
+        if rounded and abs(rounded - seconds) <= rounded / 20:
+            return duration_text(rounded)
     return duration_text(max(1, seconds))
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from conclave.retention import rules
 from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS
-from conclave.retention.limits import limits_of
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import (
@@ -25,6 +24,7 @@ from conclave.retention.rules import (
     POLICY_RULES,
     RULES,
     Bounds,
+    limits_of,
 )
 from conclave.store import bodies
 from conclave.store.sender_index import SENT
@@ -53,7 +53,7 @@ _PARAMETERS = Bounds(":gone", ":cutoff", ":commits_above", ":erasable_before")
 
 _EVERYTHING: Values = dict.fromkeys(("gone", "cutoff", "commits_above", "erasable_before"), FOREVER)
 
-_OF_ROW = Bounds(
+_ROW_BOUNDS = Bounds(
     erasable_before="(SELECT erasable_before FROM governed_groups AS governed"
     " WHERE governed.group_key = messages.group_key UNION ALL SELECT erasable_before"
     " FROM governed_tombstones AS governed WHERE governed.group_key = messages.group_key)"
@@ -69,8 +69,8 @@ class DueMessages:
     """The due messages of one group, or of one deleted account.
 
     ``rules``: the rules that apply, in the order of RULES. ``owned``: the SQL condition for the group or the account.
-    ``bounds``: the bounds of the conditions. ``values``: the parameters, among them bounds beyond which nothing is
-    deleted even if the stored rows have since come to allow it. ``ctes``: the common table expressions, or "".
+    ``bounds``: the bounds of the conditions. ``values``: the parameters, including bounds beyond which nothing is
+    deleted, even if the stored rows now allow it. ``ctes``: the common table expressions, or "".
     """
 
     rules: Sequence[str]
@@ -90,22 +90,23 @@ class DueMessages:
     def count(self, connection: sqlite3.Connection) -> Counter[str]:
         """Return how many messages are due by each rule. Each message counts once."""
         query, values = self.select(_COLUMNS)
-        named = rules.rule_name(self.rules, self.bounds)
-        rows = connection.execute(f"SELECT {named}, count(*) FROM ({query}) AS messages GROUP BY 1", values)
+        rule = rules.rule_name(self.rules, self.bounds)
+        rows = connection.execute(f"SELECT {rule}, count(*) FROM ({query}) AS messages GROUP BY 1", values)
         return Counter(dict(rows.fetchall()))
 
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[DeletedMessage]:
         """Delete the messages that are still due. ``message_ids``: selected earlier, in ascending order."""
-        for group_key, alike in groupby(message_ids, key=lambda each: each >> bodies.NUMBER_BITS):
-            some = [each & bodies.LAST_NUMBER for each in alike]
+        for group_key, group_ids in groupby(message_ids, key=lambda each: each >> bodies.NUMBER_BITS):
+            numbers = [each & bodies.LAST_NUMBER for each in group_ids]
             limits = limits_of(connection, group_key, self.values["now"])
             if limits and (limits.is_deleted or DELETED_GROUP not in self.rules):
                 allowed = {name: min(self.values[name], getattr(limits, name)) for name in _EVERYTHING}
-                of_group = {"group_key": group_key, "listed": json.dumps(some)}
-                yield from self._delete(connection, {**self.values, **allowed, **of_group})
+                group_values = {"group_key": group_key, "numbers": json.dumps(numbers)}
+                yield from self._delete(connection, {**self.values, **allowed, **group_values})
 
     def _delete(self, connection: sqlite3.Connection, values: Values) -> list[DeletedMessage]:
-        query = _STILL_DUE.format(named=rules.rule_name(self.rules, _PARAMETERS), may_go=rules.may_erase(_PARAMETERS))
+        rule, may_erase = rules.rule_name(self.rules, _PARAMETERS), rules.may_erase(_PARAMETERS)
+        query = _STILL_DUE.format(rule=rule, may_erase=may_erase)
         deleted = [DeletedMessage(*row) for row in connection.execute(query, values).fetchall()]
         numbers = json.dumps([each.sequence_num for each in deleted])
         connection.execute(
@@ -118,24 +119,24 @@ class DueMessages:
 
 _STILL_DUE = """
 SELECT * FROM (
-    SELECT {named} AS rule, group_key, message_id, sequence_num, created_at
-    FROM json_each(:listed) CROSS JOIN messages ON group_key = :group_key AND sequence_num = json_each.value
-    WHERE {may_go}
+    SELECT {rule} AS rule, group_key, message_id, sequence_num, created_at
+    FROM json_each(:numbers) CROSS JOIN messages ON group_key = :group_key AND sequence_num = json_each.value
+    WHERE {may_erase}
 ) WHERE rule IS NOT NULL
 """
 
 
 def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[DueMessages]:
-    """Return the due messages of ``plan``: of groups, then of deleted groups, then of deleted accounts."""
+    """Return the due messages of ``plan``: first for groups, then for deleted groups and deleted accounts."""
     unheld = Bounds().as_needed(connection).unheld
     at = {"now": plan.now}
-    found = [_of_group(step, at, unheld) for step in plan.groups]
+    due_messages = [_of_group(step, at, unheld) for step in plan.groups]
     if plan.tombstones:
         query = f"WITH {GOVERNED} SELECT group_key, erasable_before FROM governed_tombstones"
         erasable = dict(connection.execute(query, at).fetchall())
-        found += [_of_deleted_group(key, erasable.get(key, 0), at, unheld) for key in plan.tombstones]
+        due_messages += [_of_deleted_group(key, erasable.get(key, 0), at, unheld) for key in plan.tombstones]
     held = {row[0] for row in connection.execute(HELD_SENDERS)} if plan.deleted_accounts else ()
-    return found + [_of_account(each, at) for each in plan.deleted_accounts if each not in held]
+    return due_messages + [_of_account(each, at) for each in plan.deleted_accounts if each not in held]
 
 
 def _of_group(step: GroupStep, at: Values, unheld: str) -> DueMessages:
@@ -146,8 +147,8 @@ def _of_group(step: GroupStep, at: Values, unheld: str) -> DueMessages:
         "commits_above": step.commits_above,
         "erasable_before": step.erasable_before,
     }
-    named = (*POLICY_RULES, *ANY_RUN_RULES) if step.redacts else POLICY_RULES
-    return DueMessages(named, "group_key = :group_key", _parameter_bounds(values, unheld), {**values, **at})
+    applied = (*POLICY_RULES, *ANY_RUN_RULES) if step.redacts else POLICY_RULES
+    return DueMessages(applied, "group_key = :group_key", _parameter_bounds(values, unheld), {**values, **at})
 
 
 def _of_deleted_group(group_key: int, erasable_before: int, at: Values, unheld: str) -> DueMessages:
@@ -158,7 +159,7 @@ def _of_deleted_group(group_key: int, erasable_before: int, at: Values, unheld: 
 
 def _of_account(user_id: bytes, at: Values) -> DueMessages:
     values = {**_EVERYTHING, "user_id": user_id, **at}
-    return DueMessages((DELETED_ACCOUNT,), "user_id = :user_id", _OF_ROW, values, f"WITH {GOVERNED} ")
+    return DueMessages((DELETED_ACCOUNT,), "user_id = :user_id", _ROW_BOUNDS, values, f"WITH {GOVERNED} ")
 
 
 def _parameter_bounds(values: Values, unheld: str) -> Bounds:
@@ -172,7 +173,7 @@ def list_due(connection: sqlite3.Connection, due: Sequence[DueMessages]) -> Iter
 
     ``split_element`` decodes an element.
     """
-    found: list[int] = []
+    elements: list[int] = []
     for index, each in enumerate(due):
         query, values = each.select("message_id")
         last = 0
@@ -181,14 +182,14 @@ def list_due(connection: sqlite3.Connection, due: Sequence[DueMessages]) -> Iter
             values,
         ).fetchall():
             last = rows[-1][0]
-            found += [index * _INDEX_FACTOR + row[0] for row in rows]
-            if len(found) >= LIST_SIZE:
-                yield found
-                found = []
+            elements += [index * _INDEX_FACTOR + row[0] for row in rows]
+            if len(elements) >= LIST_SIZE:
+                yield elements
+                elements = []
             if len(rows) < LIST_SIZE:
                 break
-    if found:
-        yield found
+    if elements:
+        yield elements
 
 
 def split_element(element: int) -> tuple[int, int]:
@@ -204,14 +205,14 @@ def count(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
     for each in of_plan(connection, plan):
         if DELETED_ACCOUNT in each.rules:
             query, values = each.select(_COLUMNS)
-            others = connection.execute(_UNNAMED.format(query), {**values, "steps": json.dumps(steps)})
-            counts[DELETED_ACCOUNT] += others.fetchone()[0]
+            counted = connection.execute(_NOT_IN_STEPS.format(query), {**values, "steps": json.dumps(steps)})
+            counts[DELETED_ACCOUNT] += counted.fetchone()[0]
         else:
             counts.update(each.count(connection))
     return counts
 
 
-_UNNAMED = f"""
+_NOT_IN_STEPS = f"""
 WITH steps AS MATERIALIZED (
     SELECT value ->> 0 AS group_key, value ->> 1 AS gone, value ->> 2 AS cutoff, value ->> 3 AS commits_above
     FROM json_each(:steps)
@@ -219,15 +220,15 @@ WITH steps AS MATERIALIZED (
 SELECT count(*) FROM ({{}}) AS messages LEFT JOIN steps USING (group_key)
 WHERE steps.group_key IS NULL OR {rules.rule_name((*POLICY_RULES, *ANY_RUN_RULES), Bounds())} IS NULL
 """
-"""Counts what goes with a deleted account, and not with a step of its group."""
+"""Counts the messages that are deleted with an account, and not by a step of their group."""
 
 
 def is_any(connection: sqlite3.Connection, plan: Plan) -> bool:
-    """Return whether ``plan`` lets anything go, or raises a mark. What is withheld of a deleted group is nothing."""
+    """Return whether ``plan`` deletes any row, or raises a mark. Withheld messages of deleted groups do not count."""
     if plan.groups or plan.sessions or plan.invites:
         return True
-    found = (each.select("message_id") for each in of_plan(connection, plan))
-    return any(connection.execute(f"SELECT 1 FROM ({query}) LIMIT 1", values).fetchone() for query, values in found)
+    queries = (each.select("message_id") for each in of_plan(connection, plan))
+    return any(connection.execute(f"SELECT 1 FROM ({query}) LIMIT 1", values).fetchone() for query, values in queries)
 
 
 def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
@@ -258,10 +259,10 @@ def hide_planned(connection: sqlite3.Connection, plan: Plan) -> None:
         " JOIN messages USING (group_key, sequence_num) WHERE message_id IN (SELECT message_id FROM temp.due_ids)"
     )
     if connection.execute("SELECT 1 FROM temp.sqlite_schema WHERE name = 'self_destructing'").fetchone():
-        connection.execute(f"DELETE FROM temp.self_destructing WHERE {_TIMED_GO}")  # shadow rows, see ``rehearsal``
+        connection.execute(f"DELETE FROM temp.self_destructing WHERE {_IS_DUE_TIMED}")  # shadow rows, see ``rehearsal``
     else:
         connection.execute(
-            f"CREATE TEMP VIEW self_destructing AS SELECT * FROM main.self_destructing WHERE NOT {_TIMED_GO}"
+            f"CREATE TEMP VIEW self_destructing AS SELECT * FROM main.self_destructing WHERE NOT {_IS_DUE_TIMED}"
         )
     connection.execute(
         "CREATE TEMP VIEW messages AS SELECT * FROM main.messages"
@@ -269,22 +270,22 @@ def hide_planned(connection: sqlite3.Connection, plan: Plan) -> None:
     )
 
 
-_TIMED_GO = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FROM temp.due_timed)"
+_IS_DUE_TIMED = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FROM temp.due_timed)"
 
 
 def count_held(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
-    """Return how many messages of the hot store only a legal hold keeps from being erased at ``now``.
+    """Return how many messages of the hot store would be erased at ``now`` without legal holds.
 
     Each counts once. ``spark/archive/held.py`` counts those of the archive. ``risen``: pairs of a mark ``gone_below``
     and a group key, for the marks that a dry run would have raised.
     """
-    held = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]
-    users = [row[0] for row in connection.execute(f"SELECT DISTINCT user_id FROM ({HELD_SENDERS})")]
-    if not (held or users):
+    group_keys = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]
+    user_ids = [row[0] for row in connection.execute(f"SELECT DISTINCT user_id FROM ({HELD_SENDERS})")]
+    if not (group_keys or user_ids):
         return 0
     at = {"now": now, "risen": json.dumps(list(risen))}
-    of_users = (int(connection.execute(_HELD_OF, {**at, "user_id": each}).fetchone()[0]) for each in users)
-    return sum(of_users) + sum(_held_in(connection, {**at, "group_key": key}) for key in held)
+    user_counts = (int(connection.execute(_HELD_OF, {**at, "user_id": each}).fetchone()[0]) for each in user_ids)
+    return sum(user_counts) + sum(_held_in(connection, {**at, "group_key": key}) for key in group_keys)
 
 
 _RISEN = f"""
@@ -313,7 +314,7 @@ def _held_in(connection: sqlite3.Connection, values: Values) -> int:
     row = connection.execute(_LIMITS, values).fetchone()
     if row is None:
         return 0
-    named = (DELETED_GROUP,) if row["is_deleted"] else LIVING_RULES
+    applied = (DELETED_GROUP,) if row["is_deleted"] else LIVING_RULES
     bounds = _PARAMETERS._replace(unheld="")
-    query, values = DueMessages(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
+    query, values = DueMessages(applied, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
     return int(connection.execute(f"SELECT count(*) FROM ({query})", values).fetchone()[0])

@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import asdict, dataclass
 
-from conclave.retention import policy_row
+from conclave.retention import rules
 from conclave.retention.rules import (
     DELETED_GROUP,
     ENDS_AT,
@@ -27,7 +27,7 @@ UNREAD_BY = (
 
 @dataclass(frozen=True)
 class MessageFacts:
-    """What the rules need to know about a message. ``created_at``: Unix seconds."""
+    """The properties of a message that the rules use. ``created_at``: Unix seconds."""
 
     created_at: int
     sender_id: bytes
@@ -39,7 +39,7 @@ class Timer:
     """The timers of a message that self-destructs ``seconds`` after it was read. Times are Unix seconds.
 
     ``readers``: how many current members were members when it was sent. ``unread``: how many of them have not read it.
-    ``redacted``: for how many the timer has ended. ``next_end``: the earliest end of a running timer; None: none runs.
+    ``redacted``: for how many the timer has ended. ``next_end``: the earliest end of a running timer, or None.
     ``ends_at``: the first second at which no reader sees it, by the timers so far.
     """
 
@@ -55,14 +55,14 @@ class Timer:
 class Fate:
     """When a message is hidden and erased. Times are Unix seconds.
 
-    ``is_hidden``: it is served to no reader. ``rule``: the rule by which it is due, or will become due by time; "" if
-    only members' actions, or nothing, can make it due. ``by_mark``: it is past a mark, redacted for every reader, or
-    has a tombstone, so any run erases it. ``hidden_at``: the first second at which its age or its timers hide it; None:
-    never, or it was hidden otherwise before. ``is_next``: the next run that covers the group erases it.
-    ``erasable_at``: the first second at which it is both due and old enough; None if that does not depend on time
-    alone. ``withheld_until``: the first second at which it is old enough. ``holds``: the ids of the legal holds on it.
-    ``is_kept_commit``: it does not expire by age until all members have fetched it. ``waits_for_members``: it becomes
-    due once all have fetched it. ``timer``: of a self-destructing message, or None.
+    ``is_hidden``: it is served to no reader. ``rule``: the rule by which it is due, or will become due by time; ""
+    if only members' actions can make it due, or it never becomes due. ``by_mark``: it is past a mark, redacted for
+    every reader, or its group has a tombstone, so any run erases it. ``hidden_at``: the first second at which its
+    age or its timers hide it; None: never, or another rule hid it before. ``is_next``: the next run that covers the
+    group erases it. ``erasable_at``: the first second at which it is both due and old enough; None if that does not
+    depend on time alone. ``withheld_until``: the first second at which it is old enough. ``holds``: the ids of the
+    legal holds on it. ``is_kept_commit``: it does not expire by age until all members have fetched it.
+    ``waits_for_members``: it becomes due once all have fetched it. ``timer``: None unless it is self-destructing.
     """
 
     is_hidden: bool
@@ -80,13 +80,13 @@ class Fate:
 
 def fate_of(connection: sqlite3.Connection, now: int, group_key: int, number: int, facts: MessageFacts) -> Fate:
     """Return the fate of a stored message at the Unix second ``now``. Raises ValueError if the group is gone."""
-    policy = policy_row.find(connection, group_key)
+    policy = rules.find_policy(connection, group_key)
     values = {"now": now, "group_key": group_key, "sequence_num": number, **asdict(facts)}
-    found = connection.execute(_RULES, values).fetchone()
-    if policy is None or found is None:
+    row = connection.execute(_RULES, values).fetchone()
+    if policy is None or row is None:
         raise ValueError(f"group {group_key} is gone")
-    rule, by_mark = found["rule"] or "", found["rule"] is not None and found["rule"] == found["marked"]
-    is_kept_commit, is_deleted = bool(found["is_kept"]), rule == DELETED_GROUP
+    rule, by_mark = row["rule"] or "", row["rule"] is not None and row["rule"] == row["marked"]
+    is_kept_commit, is_deleted = bool(row["is_kept"]), rule == DELETED_GROUP
     timer = None if is_deleted else _timer(connection, now, group_key, number)
     holds = _holds(connection, group_key, facts.sender_id)
     old_enough = facts.created_at + policy.min_lifetime
@@ -94,14 +94,14 @@ def fate_of(connection: sqlite3.Connection, now: int, group_key: int, number: in
     ends = {EXPIRED: policy.expires_at(facts.created_at)} if ends_by_age and not by_mark else {}
     if timer and not by_mark:
         ends[REDACTED] = timer.ends_at
-    ending = min(ends, key=lambda each: ends[each], default="")
-    hidden_at = ends.get(ending)
+    first_rule = min(ends, key=lambda each: ends[each], default="")
+    hidden_at = ends.get(first_rule)
     return Fate(
-        is_hidden=found["hiding"] is not None,
-        rule=rule or ending,
+        is_hidden=row["hiding"] is not None,
+        rule=rule or first_rule,
         by_mark=by_mark,
         hidden_at=hidden_at,
-        is_next=bool(rule) and not holds and bool(found["is_old_enough"]),
+        is_next=bool(rule) and not holds and bool(row["is_old_enough"]),
         erasable_at=_erasable_at(rule, by_mark=by_mark, hidden_at=hidden_at, old_enough=old_enough),
         withheld_until=old_enough,
         holds=holds,
@@ -125,7 +125,7 @@ UNION ALL
 SELECT '{DELETED_GROUP}', '{DELETED_GROUP}', '{DELETED_GROUP}', FALSE, {_OLD_ENOUGH}
     FROM {_MESSAGE} JOIN governed_tombstones USING (group_key)
 """
-"""Selects the rule by which the next run erases a message, that by which it is hidden now, and that of a mark."""
+"""Selects the rules by which the next run erases a message, by which it is hidden now, and by which a mark hides it."""
 
 
 def _timer(connection: sqlite3.Connection, now: int, group_key: int, number: int) -> Timer | None:

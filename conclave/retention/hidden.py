@@ -16,7 +16,7 @@ from conclave.retention.stretches import Part, Stretch
 
 
 class Horizon(NamedTuple):
-    """What is hidden of a group at one moment."""
+    """The bounds of the hidden messages of a group at one moment."""
 
     gone: int
     """Messages up to this number, inclusive."""
@@ -91,7 +91,7 @@ class Aggregates:
 
 
 ALL = Aggregates()
-"""Aggregates that do not count what may not be erased."""
+"""Aggregates that do not count messages that may not be erased."""
 
 
 @dataclass(frozen=True)
@@ -132,29 +132,29 @@ def in_hot_store(
     """Count the messages of the hot store that ``former`` shows and ``current`` hides.
 
     ``current`` must hide at least what ``former`` hides. ``where``: an SQL condition for the messages to count, which
-    may use the parameter ``:now``. ``is_measured``: also count bytes, which takes much longer.
+    may use the parameter ``:now``. ``is_measured``: count bytes too, which takes much longer.
     """
     values = _values(group_key, former, current) | {"now": now}
-    found = NOTHING
+    result = NOTHING
     for condition in _newly_hidden(former, current):
-        chosen = f"FROM messages WHERE group_key = :group_key AND {condition} AND {where}"
-        totals = aggregates.totals(connection.execute(f"SELECT {aggregates.sql} {chosen}", values).fetchone())
+        source = f"FROM messages WHERE group_key = :group_key AND {condition} AND {where}"
+        totals = aggregates.totals(connection.execute(f"SELECT {aggregates.sql} {source}", values).fetchone())
         if is_measured and totals.messages:
-            totals += MessageTotals(0, connection.execute(f"SELECT sum(size) {chosen}", values).fetchone()[0])
-        found += totals
-    return found
+            totals += MessageTotals(0, connection.execute(f"SELECT sum(size) {source}", values).fetchone()[0])
+        result += totals
+    return result
 
 
 def _newly_hidden(former: Horizon, current: Horizon) -> Iterator[str]:
     """Yield disjoint conditions: by age, by number, and commits that are no longer kept.
 
     Each is a range of one index, and needs no other column if no commit is kept. The plus signs keep SQLite from
-    choosing another index.
+    using another index.
     """
     was_kept, is_kept_now = former.is_kept(":commits_above"), current.is_kept(":new_commits_above")
     if current.before > former.before:
-        aged = "created_at >= :before AND created_at < :new_before AND +sequence_num > :after"
-        yield aged if is_kept_now == "FALSE" else f"{aged} AND NOT {is_kept_now}"
+        expired = "created_at >= :before AND created_at < :new_before AND +sequence_num > :after"
+        yield expired if is_kept_now == "FALSE" else f"{expired} AND NOT {is_kept_now}"
     if current.gone > max(former.gone, former.border):
         yield (
             "sequence_num > :after AND sequence_num <= :new_gone AND (+created_at >= :new_before"

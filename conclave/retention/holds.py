@@ -33,7 +33,7 @@ class Hold:
 
     @property
     def covers(self) -> str:
-        """What it covers: "group" or "user"."""
+        """The kind of its subject: "group" or "user"."""
         return "user" if self.group_key is None else "group"
 
 
@@ -50,12 +50,12 @@ def add(
     added_at: int,
 ) -> int:
     """Add a hold and return its id. Ids are never reused. For the parameters see Hold."""
-    added = connection.execute(
+    cursor = connection.execute(
         "INSERT INTO holds (group_key, user_id, subject_id, name, reason, added_by, added_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (group_key, subject_id if group_key is None else None, subject_id, name, reason, added_by, added_at),
     )
-    return added.lastrowid or 0
+    return cursor.lastrowid or 0
 
 
 def list_all(connection: sqlite3.Connection) -> list[Hold]:

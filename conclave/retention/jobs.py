@@ -14,7 +14,7 @@ EVERYTHING = "everything"
 """The name of a run over all groups."""
 
 HOUSEKEEPING = "housekeeping"
-"""The name of a run that does only what belongs to no purge job."""
+"""The name of a run that does only the work that belongs to no purge job."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PurgeJob:
         return " ".join(filter(None, (over, up_to))) or EVERYTHING
 
     def covers(self, policy: GroupPolicy) -> bool:
-        """Return whether groups of this policy belong to the job by their lifetime.
+        """Return whether the job covers groups with this policy, by their lifetime.
 
         Delete-after-fetch counts as the shortest lifetime, keeping messages for ever as the longest.
         """
@@ -51,10 +51,11 @@ class PurgeJob:
     @property
     def covered(self) -> str:
         """The SQL condition that equals ``covers``, over the columns of a policy."""
-        after_fetch, kept = self.shortest_max_lifetime == KEEP, self.longest_max_lifetime == KEEP
+        has_after_fetch, has_keep = self.shortest_max_lifetime == KEEP, self.longest_max_lifetime == KEEP
         within = f"effective_expiry > {self.shortest_max_lifetime:d}"
-        within += "" if kept else f" AND effective_expiry <= {self.longest_max_lifetime:d}"
-        return f"CASE effective_expiry WHEN {AFTER_FETCH} THEN {after_fetch} WHEN {KEEP} THEN {kept} ELSE {within} END"
+        within += "" if has_keep else f" AND effective_expiry <= {self.longest_max_lifetime:d}"
+        special = f"WHEN {AFTER_FETCH} THEN {has_after_fetch} WHEN {KEEP} THEN {has_keep}"
+        return f"CASE effective_expiry {special} ELSE {within} END"
 
 
 def gaps(jobs: Iterable[PurgeJob]) -> list[str]:
@@ -62,17 +63,17 @@ def gaps(jobs: Iterable[PurgeJob]) -> list[str]:
     ordered = sorted(jobs, key=lambda job: job.shortest_max_lifetime)
     if not ordered:
         return []
-    reached = ordered[0].shortest_max_lifetime
-    found = []
-    if reached != KEEP:
-        found.append("delete-after-fetch" + (f", and lifetimes{_between(0, reached)}" if reached else ""))
+    covered_to = ordered[0].shortest_max_lifetime
+    uncovered = []
+    if covered_to != KEEP:
+        uncovered.append("delete-after-fetch" + (f", and lifetimes{_between(0, covered_to)}" if covered_to else ""))
     for job in ordered:
-        if job.shortest_max_lifetime > reached:
-            found.append(f"lifetimes{_between(reached, job.shortest_max_lifetime)}")
+        if job.shortest_max_lifetime > covered_to:
+            uncovered.append(f"lifetimes{_between(covered_to, job.shortest_max_lifetime)}")
         if job.longest_max_lifetime == KEEP:
-            return found
-        reached = max(reached, job.longest_max_lifetime)
-    return [*found, f"lifetimes over {duration_text(reached)}"]
+            return uncovered
+        covered_to = max(covered_to, job.longest_max_lifetime)
+    return [*uncovered, f"lifetimes over {duration_text(covered_to)}"]
 
 
 def _between(over: int, up_to: int) -> str:
@@ -92,7 +93,7 @@ class Scope:
     is_housekeeping: bool
 
     def covers(self, policy: GroupPolicy) -> bool:
-        """Return whether groups of this policy belong to the run by their lifetime."""
+        """Return whether the run covers groups with this policy, by their lifetime."""
         return self.job is not None and self.job.covers(policy)
 
     @property
@@ -117,9 +118,9 @@ def schedule(jobs: Sequence[PurgeJob], cleanup_interval: int) -> list[tuple[Scop
 
 
 class NextJob(NamedTuple):
-    """The index of the next job, and when it is due."""
+    """The position of the next job in the timetable, and when it is due."""
 
-    index: int
+    position: int
     due: float
 
 
@@ -132,7 +133,7 @@ class Timetable:
     def __init__(self, intervals: Sequence[int], retry_after: int, now: float, due: Sequence[float] = ()) -> None:
         """Start with all jobs due ``now``, or at the times ``due`` of a former timetable.
 
-        ``retry_after``: a failed job is due again after so many seconds, or after its interval if that is shorter.
+        ``retry_after``: the seconds after which a failed job is due again, or after its interval if that is shorter.
         """
         self._intervals = intervals
         self._retry_after = retry_after

@@ -1,4 +1,4 @@
-"""Writes the policies and marks of groups. What a mark hides is never served again, even after the policy changes.
+"""Writes the policies and marks of groups. A message that a mark hides is never served again, under any policy.
 
 last_seq        the number of the group's last message
 floor_seq       messages up to this number (inclusive) were fetched by all members of that time
@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from conclave.retention.policy import GroupPolicy, expiry_cutoff
-from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, of_row
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import LEAST_WATERMARK, MAX_AGE
+from conclave.retention.rules import EXPIRES_BEFORE, LEAST_WATERMARK, MAX_AGE, POLICY_COLUMNS, policy_of_row
 
 
 def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
@@ -35,7 +34,7 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
 
 
 def settle(connection: sqlite3.Connection, settings: PolicySettings, at: int, group_key: int | None = None) -> None:
-    """Write the policies under ``settings``, and the marks that keep hidden what the former policies hid.
+    """Write the policies under ``settings``, and the marks for messages that the former policies have hidden.
 
     ``at``: the last Unix second at which the former policies were in force. ``group_key``: only this group; None: all
     groups, and the maximum age of self-destructing messages. Deleted groups have no marks, only a policy.
@@ -56,15 +55,15 @@ def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: i
         connection.execute("UPDATE server_state SET self_destruct_max_age = ?", (settings.self_destruct_max_age,))
     for table in ("groups", "tombstones"):
         for each in _by_policy(connection, table, settings, group_key):
-            connection.execute(f"UPDATE {table} SET {_WRITTEN} WHERE {each.condition} AND {_DIFFERS}", each.values)
+            connection.execute(f"UPDATE {table} SET {_ASSIGNMENTS} WHERE {each.condition} AND {_DIFFERS}", each.values)
 
 
 def changed(connection: sqlite3.Connection, settings: PolicySettings) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
     """Yield each living group whose policy differs under ``settings``: its key, current policy and new policy."""
     for each in _by_policy(connection, "groups", settings, None):
-        query = f"SELECT group_key, {COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
+        query = f"SELECT group_key, {POLICY_COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
         for key, *row in connection.execute(query, each.values).fetchall():
-            if (former := of_row(*row)) != each.policy:
+            if (former := policy_of_row(*row)) != each.policy:
                 yield key, former, each.policy
 
 
@@ -74,7 +73,7 @@ def policies_under(connection: sqlite3.Connection, settings: PolicySettings) -> 
 
 
 class _PolicyGroups(NamedTuple):
-    """The groups that have one policy under some settings: the SQL condition, and the values of its parameters."""
+    """The groups with one policy under some settings: an SQL condition, and the values of its parameters."""
 
     condition: str
     policy: GroupPolicy
@@ -86,41 +85,41 @@ def _by_policy(
 ) -> list[_PolicyGroups]:
     """Partition the groups of a table, or a single one, by their policy under ``settings``."""
     only = "TRUE" if group_key is None else f"group_key = {group_key:d}"
-    own = connection.execute(f"SELECT group_id FROM {table} WHERE {only}") if group_key is not None else ()
+    id_rows = connection.execute(f"SELECT group_id FROM {table} WHERE {only}") if group_key is not None else ()
     overridden = {
         row[0]: settings.overrides[group_id]
         for group_id in (
-            settings.overrides if group_key is None else settings.overrides.keys() & {row[0] for row in own}
+            settings.overrides if group_key is None else settings.overrides.keys() & {row[0] for row in id_rows}
         )
         for row in connection.execute(f"SELECT group_key FROM {table} WHERE group_id = ? AND {only}", (group_id,))
     }
     others = f"{only} AND group_key NOT IN ({', '.join(map(str, overridden))})"
-    found: list[tuple[str, GroupPolicy, dict[str, int]]]
-    found = [(f"group_key = {key:d}", policy, {}) for key, policy in overridden.items()]
+    partition: list[tuple[str, GroupPolicy, dict[str, int]]]
+    partition = [(f"group_key = {key:d}", policy, {}) for key, policy in overridden.items()]
     for expiry, least in connection.execute(
         f"SELECT DISTINCT message_expiry_seconds, min_lifetime_seconds FROM {table} WHERE {others}"
     ).fetchall():
         condition = f"message_expiry_seconds = :expiry AND min_lifetime_seconds = :least AND {others}"
-        found.append((condition, settings.of_setting(expiry, least), {"expiry": expiry, "least": least}))
+        partition.append((condition, settings.of_setting(expiry, least), {"expiry": expiry, "least": least}))
     return [
-        _PolicyGroups(condition, policy, {**given_by, **dict(zip(_COLUMNS, policy.row, strict=True))})
-        for condition, policy, given_by in found
+        _PolicyGroups(condition, policy, {**parameters, **dict(zip(_COLUMNS, policy.row, strict=True))})
+        for condition, policy, parameters in partition
     ]
 
 
-_COLUMNS = COLUMNS.split(", ")
-_WRITTEN = ", ".join(f"{name} = :{name}" for name in _COLUMNS)
-_DIFFERS = f"({COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
+_COLUMNS = POLICY_COLUMNS.split(", ")
+_ASSIGNMENTS = ", ".join(f"{name} = :{name}" for name in _COLUMNS)
+_DIFFERS = f"({POLICY_COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
 
-_HIDDEN = f"max(expired_before, {EXPIRES_BEFORE})"
+_AGE_MARK = f"max(expired_before, {EXPIRES_BEFORE})"
 
-# Commits that are already hidden stay hidden when a group starts to keep commits. In the archive a part counts as a
+# Commits that are already hidden stay hidden when a group starts to keep commits. An archived part counts as a
 # whole, so commits in a part with hidden messages expire by age too.
 _HIDDEN_COMMITS = f"""iif(:keeps_commits > keeps_commits, max(
     ifnull((SELECT max(sequence_num) FROM messages
-        WHERE messages.group_key = groups.group_key AND created_at < {_HIDDEN}), 0),
+        WHERE messages.group_key = groups.group_key AND created_at < {_AGE_MARK}), 0),
     ifnull((SELECT max(last_seq) FROM archive_parts
-        WHERE archive_parts.group_key = groups.group_key AND oldest < {_HIDDEN}), 0)), 0)"""
+        WHERE archive_parts.group_key = groups.group_key AND oldest < {_AGE_MARK}), 0)), 0)"""
 
 # On entering delete-after-fetch, the floor of former members must not count for current members.
 _SETTLE = f"""
@@ -129,7 +128,7 @@ UPDATE groups SET
         max(floor_seq, {LEAST_WATERMARK})),
     gone_below = iif(:effective_expiry != 0 AND effective_expiry = 0, max(gone_below, floor_seq, {LEAST_WATERMARK}),
         gone_below),
-    expired_before = {_HIDDEN},
+    expired_before = {_AGE_MARK},
     commits_below = max(commits_below, {LEAST_WATERMARK}, {_HIDDEN_COMMITS})
 WHERE {{}} AND (effective_expiry, hold_limit, keeps_commits) IS NOT (:effective_expiry, :hold_limit, :keeps_commits)
 """
@@ -146,9 +145,9 @@ def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> 
 
 
 def _settle_age(connection: sqlite3.Connection, settings: PolicySettings, at: int) -> None:
-    """Keep hidden what was too old, at the Unix second ``at``, to be read for the first time under the former age.
+    """Keep messages hidden that were too old, at the Unix second ``at``, to be read for the first time.
 
-    ``too_old_before`` goes to the ledger, so this also holds for a backup that is restored with a greater age.
+    ``too_old_before`` is written to the ledger, so they stay hidden in a backup that is restored with a greater age.
     """
     row = connection.execute(f"SELECT {MAX_AGE}").fetchone()
     if row[0] not in (None, settings.self_destruct_max_age):

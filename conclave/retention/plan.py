@@ -1,7 +1,7 @@
-"""Plans a run in SQL, without Java: which marks rise, and in which groups messages are due.
+"""Plans a run in SQL, without Java: the marks to raise, and the groups with due messages.
 
-``spark/plan.py`` makes the same plan by Spark expressions from the same rows; tests compare both. What both take from
-SQLite (what is withheld, and which messages are redacted for every reader) is checked by the model in the tests.
+``spark/plan.py`` makes the same plan with Spark expressions from the same rows, and tests compare both. Both use SQLite
+to find withheld messages and those redacted for every reader; the model in the tests checks that.
 """
 
 import sqlite3
@@ -18,9 +18,9 @@ from conclave.retention.rules import ANY_RUN_RULES, GOVERNED, POLICY_RULES, RULE
 class GroupStep:
     """A group that a run changes, with its marks after the run.
 
-    Due are messages with numbers up to ``gone_below`` (inclusive), and those created before ``expired_before``
-    (exclusive, Unix seconds), except commits with numbers greater than ``commits_above``. Of these, messages created
-    before ``erasable_before`` (exclusive, Unix seconds) are deleted; 0: only the marks rise. ``redacts``: 1 if messages
+    Messages are due if their number is at most ``gone_below``, or if they were created before ``expired_before``
+    (exclusive, Unix seconds), except commits with numbers greater than ``commits_above``. Due messages created before
+    ``erasable_before`` (exclusive, Unix seconds) are deleted; 0: only the marks rise. ``redacts``: 1 if messages
     are due that are redacted for every reader (all timers ended, or taken back), otherwise 0.
     """
 
@@ -35,10 +35,10 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run deletes at the Unix second ``now``. Keys are in ascending order.
+    """The deletions of one run at the Unix second ``now``. Keys are in ascending order.
 
     ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; all their messages are due, except commits.
-    Of both, only messages that are old enough and under no legal hold are deleted.
+    Only messages that are old enough and under no legal hold are deleted.
     """
 
     now: int
@@ -100,12 +100,12 @@ def _groups_query(bounds: Bounds, scope: Scope) -> str:
     )
 
 
-def _is_any(named: Sequence[str], bounds: Bounds) -> str:
+def _is_any(rules: Sequence[str], bounds: Bounds) -> str:
     """Return the condition for groups in which a message is due by one of the rules."""
     exists = (
         f"{rule.only_if(bounds)} AND EXISTS"
         f" (SELECT 1 FROM {rule.tables} WHERE group_key = planned.group_key AND {rule.due(bounds)})"
-        for rule in (RULES[each] for each in named)
+        for rule in (RULES[each] for each in rules)
     )
     return f"({' OR '.join(exists)})"
 

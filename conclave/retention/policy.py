@@ -1,14 +1,14 @@
-"""Defines a policy: when it hides a message, and when the message may be erased.
+"""Defines policies, which determine when a message is hidden, and when it may be erased.
 
 ``resolve.py`` decides which policy a group has, and ``marks.py`` writes it to the group's row. Every decision about a
-message uses the row: see ``policy_row.py``.
+message uses the row: see ``rules.py``.
 
-``FormerPolicies`` holds policies that are being replaced, so that what they have hidden stays hidden. A change writes
-the marks as of one second, but is committed later, on a slow disk by seconds. Until then readers still use the former
-policy, and the marks do not cover what it hides meanwhile. So from the transaction until the time of the commit is
-known, readers apply the former policy too. If the second has changed by then, a later mark covers the difference. It is
-written at once, or with the next heartbeat of the server if that fails or the request was cancelled; until then the
-difference is hidden from memory. A process that dies in between loses it.
+``FormerPolicies`` has the policies that are being replaced, so that messages they have hidden stay hidden. A change
+writes the marks for one second, but on a slow disk it may be committed seconds later. Until then, readers still use the
+former policy, and the marks do not cover messages that it hides in these seconds. So readers apply the former policy
+too, from the transaction until the time of the commit is known. If the second has changed by then, another mark covers
+the difference. It is written at once, or with the next heartbeat of the server if that fails or the request was
+cancelled. Until then, the difference is hidden only by this process, and lost if the process crashes.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ KEEP = -1
 
 
 AFTER_FETCH = 0
-"""Delete-after-fetch: a message goes once every current member has fetched it."""
+"""Delete-after-fetch: a message is deleted once every current member has fetched it."""
 
 
 FOREVER = 2**63 - 1
@@ -69,7 +69,7 @@ def effective_expiry(server: int, group: int) -> int:
 
 
 def exceeds_cap(server: int, requested: int) -> bool:
-    """Return whether a group asks for a longer expiry than the server's retention allows.
+    """Return whether a requested expiry is longer than the server's retention allows.
 
     Inheriting (-1) and delete-after-fetch (0) are always within the cap. A server at 0 rejects every positive value. A
     server at -1 accepts every value.
@@ -86,12 +86,12 @@ def expiry_cutoff(now: int, effective: int) -> int:
 
 
 def session_lag(token_ttl_seconds: int) -> int:
-    """Return by how many seconds the stored expiry of an active session may be too early."""
+    """Return how many seconds too early the stored expiry of an active session may be."""
     return min(SESSION_LAG_SECONDS, token_ttl_seconds)
 
 
 class Source(StrEnum):
-    """What sets the lifetime of a group's messages."""
+    """The source of the lifetime of a group's messages."""
 
     OVERRIDE = "override"
     GROUP = "group"
@@ -102,12 +102,12 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """How long the messages of a group live.
+    """The policy of a group: how long its messages are kept.
 
     ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: the age in seconds before
     which no message is erased, even if hidden. ``hold_limit``: with AFTER_FETCH, the age in seconds at which a message
-    expires, fetched by all or not; KEEP: never. ``keeps_commits``: commits do not expire by age until every member has
-    fetched them. ``erases``: False if nothing may be erased. ``source``: what set ``lifetime``.
+    expires even if not all have fetched it; KEEP: never. ``keeps_commits``: commits do not expire by age until every
+    member has fetched them. ``erases``: False if no message may be erased. ``source``: the source of ``lifetime``.
     """
 
     lifetime: int
@@ -119,7 +119,7 @@ class GroupPolicy:
 
     @property
     def row(self) -> tuple[int, int, int, bool, bool, str]:
-        """The values of ``policy_row.COLUMNS``."""
+        """The values of ``rules.POLICY_COLUMNS``."""
         return self.lifetime, self.min_lifetime, self.hold_limit, self.keeps_commits, self.erases, self.source.value
 
     @property
@@ -134,11 +134,11 @@ class GroupPolicy:
 
     def hides_as(self, other: "GroupPolicy") -> bool:
         """Return whether both policies always hide the same messages, even if they erase at different times."""
-        own, others = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
-        return own == others
+        own, other_values = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
+        return own == other_values
 
     def outlives(self, seconds: int) -> bool:
-        """Return whether every message lives longer than ``seconds``, fetched or not."""
+        """Return whether every message is kept longer than ``seconds``, even if all have fetched it."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
 
     def expires_before(self, now: int) -> int:
@@ -178,7 +178,7 @@ class FormerPolicies:
         return self._before.get(group_key, 0)
 
     def forget(self) -> None:
-        """Clear what is hidden without a mark. Call it when an operator has accepted the clock and reset the marks."""
+        """Clear the bounds without a mark. Call it when an operator has accepted the clock and reset the marks."""
         self._before.clear()
         self._unmarked.clear()
 
@@ -206,10 +206,10 @@ class FormerPolicies:
             if before:  # before the policy is removed: readers take no lock
                 self._before[group_key] = max(before, self.hidden_before(group_key))
                 self._unmarked[group_key] = self._before[group_key]
-            left = [*self.of(group_key)]
-            left.remove(policy)
-            self._replaced[group_key] = (*left,)
-            if not left:
+            remaining = [*self.of(group_key)]
+            remaining.remove(policy)
+            self._replaced[group_key] = (*remaining,)
+            if not remaining:
                 del self._replaced[group_key]
 
 
@@ -219,14 +219,14 @@ class PolicyChange:
     def __init__(self, former: FormerPolicies) -> None:
         """Prepare a change. ``former``: the former policies of this server."""
         self._former = former
-        self._begun: tuple[int, GroupPolicy, int] | None = None
+        self._started: tuple[int, GroupPolicy, int] | None = None
         self._is_over = False
 
     def begin(self, group_key: int, policy: "GroupPolicy", at: int) -> None:
-        """Record, in the transaction, which policy is replaced. ``at``: the second as of which marks are settled."""
+        """Record, in the transaction, which policy is replaced. ``at``: the second for which marks are settled."""
         if not self._is_over:  # otherwise ``end`` would not follow
             self._former.begin(group_key, policy)
-            self._begun = group_key, policy, at
+            self._started = group_key, policy, at
 
     def end(self, now: int) -> bool:
         """Record that the transaction has ended, at the Unix second ``now``. Always call it.
@@ -234,9 +234,9 @@ class PolicyChange:
         Returns whether marks cover everything that is hidden.
         """
         self._is_over = True
-        if self._begun is None:
+        if self._started is None:
             return True
-        group_key, policy, at = self._begun
+        group_key, policy, at = self._started
         before = policy.expires_before(now)
         is_marked = before <= policy.expires_before(at)
         self._former.end(group_key, policy, 0 if is_marked else before)

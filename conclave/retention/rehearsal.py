@@ -1,4 +1,4 @@
-"""Rehearses what another policy, or a purge, would hide. Every preview uses this module.
+"""Counts the messages that another policy, or a purge, would hide. Every preview uses this module.
 
 Shadow rows are copies of the rows that decide which messages are hidden. They are in temporary tables of the same
 names, visible only to their connection, which may be read-only. A rehearsal makes the change to the shadow rows:
@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from conclave.retention import hidden, limits, marks, stretches, visibility
+from conclave.retention import hidden, marks, rules, stretches, visibility
 from conclave.retention.hidden import NOTHING, Aggregates, ArchiveCount, Horizon, MessageTotals
 from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
@@ -31,19 +31,19 @@ LARGE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class GroupImpact:
-    """What becomes hidden in one group."""
+    """The messages that become hidden in one group."""
 
     known: MessageTotals
-    """The totals that need no reading of the archive."""
+    """The totals that are known without reading the archive."""
     archive_count: ArchiveCount | None = None
-    """What the archive has to count; None: nothing."""
+    """The messages to count in the archive; None: no messages."""
     at_most: MessageTotals = NOTHING
     """An upper bound on ``archive_count``: all messages of the parts."""
 
 
 @dataclass
 class SettingsImpact:
-    """What becomes hidden by a change of settings."""
+    """The messages that become hidden by a change of settings."""
 
     groups: int = 0
     """How many groups get another policy."""
@@ -79,16 +79,17 @@ def of_change(
 ) -> GroupImpact:
     """Rehearse changing ``group`` to ``changed`` at the Unix second ``now``, followed by a run.
 
-    Counts messages that are served now and not then, even if a legal hold or a minimum lifetime delays erasure. The
+    Counts the messages that are served now but not after the change, even if a legal hold or a minimum lifetime delays
+    erasure. The
     cost is one index entry for each message that becomes hidden, or its row if the index does not suffice.
     """
     key = group.group_key
-    own = changed.message_expiry_seconds, changed.min_lifetime_seconds
-    if settings.of_group(group.group_id, *own).hides_as(group.policy):
+    lifetimes = changed.message_expiry_seconds, changed.min_lifetime_seconds
+    if settings.of_group(group.group_id, *lifetimes).hides_as(group.policy):
         return GroupImpact(NOTHING)
     former = hidden.horizons(connection, [key], now, "gone_below")[key]
     with _shadow_rows_of(connection, key):
-        connection.execute("UPDATE temp.groups SET message_expiry_seconds = ?, min_lifetime_seconds = ?", own)
+        connection.execute("UPDATE temp.groups SET message_expiry_seconds = ?, min_lifetime_seconds = ?", lifetimes)
         marks.settle(connection, settings, now, key)
         current = hidden.horizons(connection, [key], now)[key]
     where = hidden.sender_condition(connection)
@@ -96,19 +97,21 @@ def of_change(
         where += f" AND NOT {IS_REDACTED}"
     if group.taken_back_count:
         where += f" AND NOT {IS_TAKEN_BACK}"
-    known = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
+    totals = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
     partial = set[Part]()
     for part, is_whole in hidden.in_archive(connection, key, former, current):
         if is_whole:
-            known += _all_of(part)
+            totals += _all_of(part)
         else:
             partial.add(part)
-    found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if partial else None
-    parts = [part for part in found.parts if part in partial] if found else []
-    if not (found and parts):
-        return GroupImpact(known)
+    if not partial:
+        return GroupImpact(totals)
+    stretch = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now))
+    parts = [part for part in stretch.parts if part in partial] if stretch else []
+    if not (stretch and parts):
+        return GroupImpact(totals)
     at_most = sum((replace(_all_of(part), oldest=max(part.oldest, former.before)) for part in parts), NOTHING)
-    return GroupImpact(known, ArchiveCount(replace(found, parts=parts), current, hidden.ALL), at_most)
+    return GroupImpact(totals, ArchiveCount(replace(stretch, parts=parts), current, hidden.ALL), at_most)
 
 
 def _all_of(part: Part) -> MessageTotals:
@@ -127,19 +130,19 @@ def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now
     of_senders = f"sender_id IN ({senders})" if senders else "FALSE"
     held = "TRUE" if is_held(connection, key) else of_senders
     aggregates = Aggregates(held, group.policy.erasable_before(now))
-    known = hidden.in_hot_store(connection, key, former, current, aggregates, is_measured=True)
+    totals = hidden.in_hot_store(connection, key, former, current, aggregates, is_measured=True)
     everything = visibility.of_group(connection, group, now)._replace(gone_below=0, hidden_before=0)
     found = stretches.stretch(connection, group, 0, everything)
     parts = [part for part, _ in hidden.in_archive(connection, key, former, current)]
     if not (found and parts):
-        return GroupImpact(known)
+        return GroupImpact(totals)
     stretch = replace(found, parts=parts, deleted_senders=(), include_redacted=True)
-    return GroupImpact(known, ArchiveCount(stretch, current, aggregates))
+    return GroupImpact(totals, ArchiveCount(stretch, current, aggregates))
 
 
 def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:
     """Return how many commits in the hot store a purge leaves because not all members have fetched them."""
-    above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
+    above = max(group.archived_seq, rules.commits_above(connection, group.group_key))
     row = connection.execute(
         f"SELECT count(*) FROM messages WHERE group_key = ? AND created_at < ? AND {is_kept('?')}",
         (group.group_key, before, above),
@@ -156,23 +159,23 @@ def settle(
     *,
     is_measured: bool = False,
 ) -> SettingsImpact:
-    """Settle the marks of every group whose policy differs between ``old`` and ``new``; return what that hides.
+    """Settle the marks of groups whose policy differs between ``old`` and ``new``; return the newly hidden messages.
 
-    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: also
-    count bytes, which takes much longer. Changes the store, unless the connection has shadow rows.
+    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first second of ``new``. ``is_measured``:
+    count bytes too, which takes much longer. Changes the store, unless the connection has shadow rows.
     """
     impact, hiding = SettingsImpact(), set[int]()
     hides_differently = []
     for group_key, before, after in marks.changed(connection, new):
         impact.groups += 1
         impact.sooner += after.erasable_before(now) > before.erasable_before(now)
-        # Do not count what expired while the server was stopped and would have expired under the old settings too.
+        # Do not count messages that expired while the server was stopped, and also under the old settings.
         if not after.hides_as(before):
             hides_differently.append(group_key)
-    formerly = hidden.horizons(connection, hides_differently, at)
+    former_horizons = hidden.horizons(connection, hides_differently, at)
     marks.settle(connection, new, at)
     for group_key, current in hidden.horizons(connection, hides_differently, now).items():
-        former = formerly[group_key]
+        former = former_horizons[group_key]
         rises = any(later > earlier for earlier, later in zip(former, current, strict=True))
         if rises and _add_hidden(connection, group_key, former, current, impact, is_measured=is_measured):
             hiding.add(group_key)
@@ -195,7 +198,7 @@ FROM groups
 def rehearse(
     connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, now: int, *, is_measured: bool = False
 ) -> SettingsImpact:
-    """Rehearse a start with ``new`` at the Unix second ``now`` on shadow rows; return what it hides.
+    """Rehearse a start with ``new`` at the Unix second ``now`` on shadow rows; return the newly hidden messages.
 
     Afterwards the connection sees groups, tombstones, timers and the server's state as they would be. Nothing is
     written to the database.
@@ -212,7 +215,7 @@ def rehearse(
 
 @contextmanager
 def _shadow_rows_of(connection: sqlite3.Connection, group_key: int) -> Iterator[None]:
-    """Context manager: the connection has a shadow row of one living group, and sees no other groups."""
+    """Context manager in which the connection has a shadow row of one living group, and sees no other groups."""
     tables = ("groups", "tombstones")
     is_reader = connection.execute("PRAGMA query_only").fetchone()[0]
     connection.execute("PRAGMA query_only = OFF")  # it also forbids temporary tables
@@ -267,13 +270,13 @@ def _add_too_old(
     ).fetchall()
     hiding = set[int]()
     horizons = hidden.horizons(connection, {row["group_key"] for row in rows}, now)
-    for group_key, of_group in groupby(rows, key=itemgetter("group_key")):
+    for group_key, group_rows in groupby(rows, key=itemgetter("group_key")):
         horizon = horizons[group_key]
-        found = [size for _, size, number, second in of_group if number > horizon.gone and second >= horizon.before]
-        if found:
+        sizes = [size for _, size, number, second in group_rows if number > horizon.gone and second >= horizon.before]
+        if sizes:
             hiding.add(group_key)
-        impact.messages += len(found)
-        impact.body_bytes += sum(found) if is_measured else 0
+        impact.messages += len(sizes)
+        impact.body_bytes += sum(sizes) if is_measured else 0
     return hiding
 
 

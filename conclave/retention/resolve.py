@@ -1,7 +1,7 @@
-"""Resolves the policy of a group from the settings of its admins and the operator. Pure functions.
+"""Resolves the policy of a group from the settings of its admins and of the operator. Pure functions.
 
 The rules are those of the retention contract, section 2; comments give its step numbers. ``reasons`` explains in words
-what each step did for a group.
+the effect of each step on a group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ class LifetimeLimits:
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The settings that decide what is deleted.
+    """The settings that determine which data is deleted.
 
     The database stores the settings that the server last ran with. Manual cleanup uses these, and the server compares
     them with its configuration to detect policy changes.
@@ -75,8 +75,8 @@ class PolicySettings:
     def overrides(self) -> dict[bytes, GroupPolicy]:
         """The operator's policies for single groups, by group id (step 1)."""
         return {
-            UUID(group_id).bytes: self._policy(set_.max_lifetime, set_.min_lifetime, Source.OVERRIDE)
-            for group_id, set_ in self.groups.items()
+            UUID(group_id).bytes: self._policy(override.max_lifetime, override.min_lifetime, Source.OVERRIDE)
+            for group_id, override in self.groups.items()
         }
 
     @cached_property
@@ -92,12 +92,12 @@ class PolicySettings:
 
     def of_setting(self, max_lifetime: int, min_lifetime: int) -> GroupPolicy:
         """Return the policy of a group without an override (steps 2 to 5)."""
-        known = self._cached.get((max_lifetime, min_lifetime))
-        if known is None:
+        policy = self._cached.get((max_lifetime, min_lifetime))
+        if policy is None:
             if len(self._cached) >= MAX_CACHED:
                 self._cached.clear()
-            known = self._cached[max_lifetime, min_lifetime] = self._resolved(max_lifetime, min_lifetime)
-        return known
+            policy = self._cached[max_lifetime, min_lifetime] = self._resolved(max_lifetime, min_lifetime)
+        return policy
 
     def _resolved(self, own_max: int, own_min: int) -> GroupPolicy:
         default = self.default_policy
@@ -152,7 +152,7 @@ class PolicySettings:
 
         Lifetimes are in seconds or KEEP. None: no such override exists.
         """
-        old, new = (dict(_single(each.to_mapping())) for each in (former, self))
+        old, new = (dict(_flatten(each.to_mapping())) for each in (former, self))
         differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return {name if name in _AT_TOP else f"retention.{name}": [old.get(name), new.get(name)] for name in differing}
 
@@ -168,18 +168,18 @@ class PolicySettings:
             values["default_policy"] = Lifetimes(**values["default_policy"])
             ranges = {name: LifetimeRange(**bounds) for name, bounds in values["limits"].items()}
             values["limits"] = LifetimeLimits(**ranges)
-            values["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in values["groups"].items()}
+            values["groups"] = {group_id: Lifetimes(**override) for group_id, override in values["groups"].items()}
         return cls(**values)
 
 
 _AT_TOP = ("message_retention", "token_ttl_seconds", "invite_ttl_seconds")
 
 
-def _single(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of nested tables, with dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _single(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -222,43 +222,43 @@ def _overruled(own_max: int, own_min: int) -> Iterator[str]:
 
 
 def _of_max(settings: PolicySettings, own: int, policy: GroupPolicy) -> Iterator[str]:
-    wanted, server = own, settings.message_retention
+    lifetime, server = own, settings.message_retention
     if own != KEEP:
         yield f"its admins set {lifetime_text(own)}"
     elif settings.default_policy.max_lifetime != KEEP:
-        wanted = settings.default_policy.max_lifetime
-        yield f"its admins set nothing; retention.default_policy has max_lifetime {duration_text(wanted)}"
+        lifetime = settings.default_policy.max_lifetime
+        yield f"its admins set nothing; retention.default_policy has max_lifetime {duration_text(lifetime)}"
     else:
         yield "its admins set nothing, and there is no default"
-    if wanted > AFTER_FETCH:
-        clamped = settings.limits.max_lifetime.clamp(wanted)
-        yield from _clamped("max_lifetime", settings.limits.max_lifetime, wanted, clamped)
-        wanted = clamped
+    if lifetime > AFTER_FETCH:
+        clamped = settings.limits.max_lifetime.clamp(lifetime)
+        yield from _clamped("max_lifetime", settings.limits.max_lifetime, lifetime, clamped)
+        lifetime = clamped
     if server == KEEP:
         if policy.lifetime == KEEP:
             yield "message_retention is off, so nothing expires by age"
-    elif policy.lifetime != wanted:
+    elif policy.lifetime != lifetime:
         why = "0 takes precedence" if server == AFTER_FETCH else "the shorter one takes precedence"
         yield f"message_retention of the server, {lifetime_text(server)}, applies" + (
-            f": {why}" if wanted != KEEP else ""
+            f": {why}" if lifetime != KEEP else ""
         )
-    elif server > AFTER_FETCH and wanted == AFTER_FETCH:
+    elif server > AFTER_FETCH and lifetime == AFTER_FETCH:
         yield f"message_retention of the server ({duration_text(server)}) does not apply to delete-after-fetch"
 
 
 def _of_min(settings: PolicySettings, own: int) -> Iterator[str]:
-    wanted = own if own != KEEP else settings.default_policy.min_lifetime
+    lifetime = own if own != KEEP else settings.default_policy.min_lifetime
     whose = "its admins set" if own != KEEP else "retention.default_policy has"
-    if wanted != KEEP:
-        yield f"{whose} min_lifetime {_length(wanted)}"
-    clamped = settings.limits.min_lifetime.clamp(wanted)
-    yield from _clamped("min_lifetime", settings.limits.min_lifetime, wanted, clamped)
+    if lifetime != KEEP:
+        yield f"{whose} min_lifetime {_length(lifetime)}"
+    clamped = settings.limits.min_lifetime.clamp(lifetime)
+    yield from _clamped("min_lifetime", settings.limits.min_lifetime, lifetime, clamped)
 
 
-def _clamped(name: str, limit: LifetimeRange, wanted: int, clamped: int) -> Iterator[str]:
-    if clamped > max(wanted, 0):
+def _clamped(name: str, limit: LifetimeRange, lifetime: int, clamped: int) -> Iterator[str]:
+    if clamped > max(lifetime, 0):
         yield f"retention.limits.{name}.min raises it to {_length(limit.min)}"
-    elif KEEP < clamped < wanted:
+    elif KEEP < clamped < lifetime:
         yield f"retention.limits.{name}.max reduces it to {_length(limit.max)}"
 
 

@@ -7,12 +7,50 @@ policy of a group: see Bounds. Spark has its own expressions for plans; the mode
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD, has_held_senders
-from conclave.retention.policy import FOREVER
-from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BEFORE
+from conclave.retention.policy import FOREVER, GroupPolicy, Source
 from conclave.store.sender_index import SENT
+
+POLICY_COLUMNS = "effective_expiry, least_lifetime, hold_limit, keeps_commits, erases, policy_source"
+"""The columns of the tables ``groups`` and ``tombstones`` that store the policy in force."""
+
+
+@lru_cache(maxsize=4096)  # used by each page; bounded, since admins choose the values
+def policy_of_row(
+    lifetime: int, min_lifetime: int, hold_limit: int, keeps_commits: int, erases: int, source: str
+) -> GroupPolicy:
+    """Return the policy of a row with POLICY_COLUMNS. A row without a policy keeps everything."""
+    return GroupPolicy(
+        lifetime,
+        min_lifetime,
+        hold_limit,
+        keeps_commits=bool(keeps_commits),
+        erases=bool(erases),
+        source=Source(source) if source else Source.NONE,
+    )
+
+
+def find_policy(connection: sqlite3.Connection, group_key: int) -> GroupPolicy | None:
+    """Return the policy of a group, or of a deleted group that has a tombstone; None if there is no row."""
+    for table in ("groups", "tombstones"):
+        row = connection.execute(f"SELECT {POLICY_COLUMNS} FROM {table} WHERE group_key = ?", (group_key,)).fetchone()
+        if row:
+            return policy_of_row(*row)
+    return None
+
+
+_AGE_LIMIT = "iif(effective_expiry = 0, hold_limit, effective_expiry)"
+
+EXPIRES_BEFORE = f"iif({_AGE_LIMIT} > 0, max(0, :now - {_AGE_LIMIT}), 0)"
+"""The SQL expression for ``GroupPolicy.expires_before`` of the second ``:now``, over POLICY_COLUMNS."""
+
+OLD_ENOUGH_BEFORE = (
+    f"CASE WHEN NOT erases THEN 0 WHEN least_lifetime = 0 THEN {FOREVER} ELSE max(0, :now - least_lifetime + 1) END"
+)
+"""The SQL expression for ``GroupPolicy.erasable_before`` of the second ``:now``, over POLICY_COLUMNS."""
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 """The number up to which all current members of a row of ``groups`` have fetched. Every group has members."""
@@ -31,13 +69,13 @@ COMMITS_ABOVE = f"iif(keeps_commits, max(commits_below, {LEAST_WATERMARK}), {FOR
 _FLOOR = f"iif(effective_expiry = 0, max(floor_seq, {LEAST_WATERMARK}), floor_seq)"
 
 GOVERNED = f"""governed_groups AS (
-    SELECT group_key, group_id, {COLUMNS}, floor_seq, gone_below, expired_before, archived_seq, self_destructs,
+    SELECT group_key, group_id, {POLICY_COLUMNS}, floor_seq, gone_below, expired_before, archived_seq, self_destructs,
         taken_back_count,
         max(expired_before, {EXPIRES_BEFORE}) AS cutoff, {_ERASABLE_BEFORE},
         {COMMITS_ABOVE} AS commits_above, {_FLOOR} AS new_floor,
         iif(effective_expiry = 0, max(gone_below, {_FLOOR}), gone_below) AS gone FROM groups
 ), governed_tombstones AS (
-    SELECT group_key, group_id, {COLUMNS}, created_at AS deleted_at, {_ERASABLE_BEFORE} FROM tombstones
+    SELECT group_key, group_id, {POLICY_COLUMNS}, created_at AS deleted_at, {_ERASABLE_BEFORE} FROM tombstones
 )"""
 """Common table expressions: living and deleted groups, with the bounds that follow at the Unix second ``:now``.
 
@@ -54,13 +92,13 @@ UNREAD = (
     "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
     " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
 )
-"""The SQL condition for self-destructing messages that not all members of the time of sending have read."""
+"""The SQL condition for self-destructing messages that some member at the time of sending has not read."""
 
 TIMED = "self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
 """The SQL tables of all self-destructing messages. The CROSS JOIN keeps SQLite from scanning other messages."""
 
 TIMER_END = "iif(told, 0, redact_at)"
-"""The SQL expression for the second at which a timer ends; 0 once the end was announced, whatever the clock says."""
+"""The SQL expression for the second at which a timer ends; 0 once the end was announced, independent of the clock."""
 
 _TIMERS = (
     "FROM timers AS pending JOIN members AS reader USING (member_id)"
@@ -70,7 +108,7 @@ _TIMERS = (
 
 REDACTED_FOR_ALL = (
     f"((ended OR messages.created_at < :now - {MAX_AGE} OR NOT {UNREAD})"
-    # The first comparison is a range of the index, the second one decides.
+    # The first comparison allows a range scan of the index. The second is exact.
     f" AND NOT EXISTS (SELECT 1 {_TIMERS} AND redact_at > :now AND {TIMER_END} > :now))"
 )
 """The SQL condition, over TIMED, for messages that are redacted for every reader at the Unix second ``:now``.
@@ -92,7 +130,7 @@ ENDS_AT = (
 )
 """The SQL expression for the first second at which no member sees a self-destructing message, by the timers so far.
 
-It is at most ``:now`` exactly if REDACTED_FOR_ALL holds at ``:now``. It costs more, since it reads all timers.
+It is at most ``:now`` if and only if REDACTED_FOR_ALL is true at ``:now``. It costs more, since it reads all timers.
 """
 
 
@@ -131,7 +169,7 @@ class Bounds(NamedTuple):
     is_taken_back: str = IS_TAKEN_BACK
 
     def as_needed(self, connection: sqlite3.Connection) -> "Bounds":
-        """Return the bounds without conditions that nothing in the store needs now: each costs time for every row."""
+        """Return the bounds without the conditions that have no effect now: each costs time for every row."""
         return self._replace(
             commits_above=self.commits_above if keeps_commits(connection) else "",
             unheld=self.unheld if has_held_senders(connection) else "",
@@ -144,8 +182,8 @@ class Rule:
 
     ``hides``: the hidden messages, in words. ``since``: since when, in words. ``tables``: the tables of the hot store
     with the messages that the rule may hide. ``hot``: the condition for the messages that it hides. ``some`` and
-    ``whole``: the conditions for parts of the archive of which it hides some, or all, messages; "FALSE" if that
-    requires reading the rows. ``only_if``: the condition for groups in which it may hide anything; others are skipped.
+    ``whole``: the conditions for parts of the archive in which it hides some, or all, messages; "FALSE" if only the
+    rows show that. ``only_if``: the condition for groups in which it may hide messages; others are skipped.
     """
 
     hides: str
@@ -165,8 +203,8 @@ class Rule:
 
 def may_erase(bounds: Bounds) -> str:
     """Return the condition for messages that may be erased once they are hidden."""
-    old_enough = f"messages.created_at < {bounds.erasable_before}" if bounds.erasable_before else ""
-    return _both(old_enough, bounds.unheld) or "TRUE"
+    is_old_enough = f"messages.created_at < {bounds.erasable_before}" if bounds.erasable_before else ""
+    return _both(is_old_enough, bounds.unheld) or "TRUE"
 
 
 def rule_name(rules: Iterable[str], bounds: Bounds) -> str:
@@ -189,7 +227,7 @@ def certain_of_part(rules: Iterable[str], bounds: Bounds) -> str:
 
 
 def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the condition for parts of the archive of which all messages are deleted.
+    """Return the condition for parts of the archive whose messages are all deleted.
 
     No part matches while any user is under a legal hold: the index does not record the senders of commits.
     """
@@ -199,18 +237,18 @@ def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
 
 
 def _both(one: str, other: str) -> str:
-    """Return the conjunction of two conditions, of which each may be "" for true."""
+    """Return the conjunction of two conditions. Each may be "", which means true."""
     return f"{one} AND {other}" if one and other else one or other
 
 
-def _is_aged(bounds: Bounds) -> str:
-    aged = f"messages.created_at < {bounds.cutoff}"
-    return f"{aged} AND NOT {is_kept(bounds.commits_above)}" if bounds.commits_above else aged
+def _is_expired(bounds: Bounds) -> str:
+    is_old = f"messages.created_at < {bounds.cutoff}"
+    return f"{is_old} AND NOT {is_kept(bounds.commits_above)}" if bounds.commits_above else is_old
 
 
-def _is_aged_part(created: str, bounds: Bounds) -> str:
-    aged = f"{created} < {bounds.cutoff}"
-    return f"({aged} AND last_seq <= {bounds.commits_above})" if bounds.commits_above else aged
+def _is_expired_part(created: str, bounds: Bounds) -> str:
+    is_old = f"{created} < {bounds.cutoff}"
+    return f"({is_old} AND last_seq <= {bounds.commits_above})" if bounds.commits_above else is_old
 
 
 DELETED_GROUP, FETCHED, EXPIRED = "deleted_group", "fetched", "expired"
@@ -236,16 +274,16 @@ RULES = {
     EXPIRED: Rule(
         hides="messages that expired by age under the policy, or a former one: the mark ``expired_before``",
         since="the first second after their lifetime",
-        hot=_is_aged,
-        some=lambda bounds: _is_aged_part("oldest", bounds),
-        whole=lambda bounds: _is_aged_part("newest", bounds),
+        hot=_is_expired,
+        some=lambda bounds: _is_expired_part("oldest", bounds),
+        whole=lambda bounds: _is_expired_part("newest", bounds),
         only_if=lambda bounds: f"{bounds.cutoff} > 0",
     ),
     REDACTED: Rule(
         hides="self-destructing messages that have ended for every reader",
         since="the end of the last timer, or the age at which no timer can start",
         hot=lambda _: IS_REDACTED,
-        some=lambda _: "FALSE",  # self-destructing messages never move to the archive
+        some=lambda _: "FALSE",  # self-destructing messages do not move to the archive
         whole=lambda _: "FALSE",
         tables=TIMED,
         only_if=lambda _: "self_destructs",
@@ -285,7 +323,7 @@ LIVING_RULES = (*POLICY_RULES, *ANY_RUN_RULES, DELETED_ACCOUNT)
 """The rules for messages of a living group."""
 
 SESSIONS, INVITES = "sessions", "invites"
-"""What else a run deletes: expired sessions and invites."""
+"""The names of the other counts: expired sessions and invites."""
 
 REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
 """The counts in a report of a run, in order."""
@@ -294,3 +332,44 @@ REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOU
 def keeps_commits(connection: sqlite3.Connection) -> bool:
     """Return whether any group exempts commits from expiry by age."""
     return connection.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1").fetchone() is not None
+
+
+class ErasureLimits(NamedTuple):
+    """The bounds of hidden and erasable messages of a group: see ``rules.Bounds``.
+
+    ``gone``: messages up to this number, inclusive, are never served again. ``cutoff``: messages created before this
+    Unix second, exclusive, are hidden by age or by the mark, except commits with numbers above ``commits_above``.
+    ``erasable_before``: messages created before this Unix second, exclusive, are old enough; 0: nothing may be erased.
+    ``is_deleted``: the group has a tombstone.
+    """
+
+    gone: int
+    cutoff: int
+    commits_above: int
+    erasable_before: int
+    is_deleted: bool
+
+
+_LIMITS = f"""
+WITH {GOVERNED}
+SELECT gone_below, cutoff, commits_above, erasable_before, FALSE FROM governed_groups WHERE group_key = :group_key
+UNION ALL
+SELECT 0, 0, {FOREVER}, erasable_before, TRUE FROM governed_tombstones WHERE group_key = :group_key
+"""
+
+
+def commits_above(connection: sqlite3.Connection, group_key: int) -> int:
+    """Return the number above which commits of a group do not expire by age; FOREVER: all commits expire."""
+    row = connection.execute(f"SELECT {COMMITS_ABOVE} FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    return int(row[0]) if row else FOREVER
+
+
+def keeps_commit(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
+    """Return whether the commit with this number is exempt from expiry by age."""
+    return number > commits_above(connection, group_key)
+
+
+def limits_of(connection: sqlite3.Connection, group_key: int, now: int) -> ErasureLimits | None:
+    """Return the limits of a living or deleted group at the Unix second ``now``; None if it has no row."""
+    row = connection.execute(_LIMITS, {"group_key": group_key, "now": now}).fetchone()
+    return ErasureLimits(row[0], row[1], row[2], row[3], bool(row[4])) if row else None

@@ -1,4 +1,4 @@
-"""Finds where the archive has a group's messages. ``conclave/archive/reader.py`` reads the archive itself.
+"""Locates a group's messages in the archive. ``conclave/archive/reader.py`` reads the archive itself.
 
 A group's border is its ``archived_seq``: messages up to it are served from the archive, later ones from the hot store.
 A message that is being moved is in both, but only one serves it.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What one partition of the archive holds of one group. ``oldest`` and ``newest``: Unix seconds."""
+    """The messages of one group in one partition of the archive. ``oldest`` and ``newest``: Unix seconds."""
 
     lifetime: int
     span: int
@@ -35,8 +35,8 @@ class Stretch:
 
     ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts with
     archived messages in the group. ``parts``: the parts with the messages, by first number. ``version``: the first
-    version of the table that has the messages. ``relaid``: see the function of that name. ``turn``: of the run that
-    last changed the table. ``taken_back``: numbers that are redacted for everyone, and omitted unless
+    version of the table that has the messages. ``relaid``: see the function of that name. ``turn``: the turn of the run
+    that last changed the table. ``taken_back``: numbers that are redacted for everyone, and omitted unless
     ``include_redacted``.
     """
 
@@ -65,7 +65,7 @@ def must_exist(connection: sqlite3.Connection) -> bool:
 def relaid(connection: sqlite3.Connection) -> int:
     """Return how many times messages were moved back from the archive into the hot store.
 
-    The count rises before the move. A stretch with a smaller count may have been read after its messages had moved.
+    The count rises before the move. If a stretch has a smaller count, its messages may have moved before the read.
     """
     return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
@@ -92,7 +92,7 @@ def stretch(
     ).fetchall()
     if not rows:
         return None
-    deleted = connection.execute(
+    deleted_senders = connection.execute(
         "SELECT user_id FROM user_tombstones WHERE EXISTS"
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
@@ -112,7 +112,7 @@ def stretch(
         after,
         group.archived_seq,
         visibility,
-        [row[0] for row in deleted],
+        [row[0] for row in deleted_senders],
         [Part(**row) for row in rows],
         version,
         relaid,

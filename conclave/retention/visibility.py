@@ -5,7 +5,7 @@ sender's account is not deleted. A self-destructing message is visible to member
 until that reader's timer ends, or until the message is too old to be read for the first time. After that it is
 redacted: readers only see that it existed. A message that was taken back is redacted for everyone.
 
-The hot store, the archive and cached pages use this module. It is the only place for rules that hide a message from a
+The hot store, the archive and cached pages use this module. No other module decides whether a message is hidden from a
 reader.
 """
 
@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from conclave.retention import limits
+from conclave.retention import rules
 from conclave.retention.policy import FOREVER, FormerPolicies, GroupPolicy
 from conclave.retention.rules import DELETED_SENDERS, IS_TAKEN_BACK, MAX_AGE, TIMER_END, is_kept
 from conclave.store.engine.connection import of_store
@@ -43,7 +43,7 @@ class Numbered(Protocol):
 
 
 class Visibility(NamedTuple):
-    """Which messages of one group are visible at one moment.
+    """Determines which messages of one group are visible at one moment.
 
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
     before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
@@ -67,7 +67,7 @@ class Visibility(NamedTuple):
 
     @property
     def hidden_for_ever(self) -> int:
-        """The Unix second before which messages (exclusive) are hidden under any later policy: by a mark, or soon."""
+        """The Unix second before which messages (exclusive) stay hidden under any later policy."""
         return max(self.expired_before, 0, *(each.expires_before(self.now) for each in self.former))
 
     def admits(self, message: Numbered) -> bool:
@@ -121,13 +121,13 @@ class Visibility(NamedTuple):
 
 
 def of_group(connection: sqlite3.Connection, group: "GroupRow", now: int) -> Visibility:
-    """Return what members of the group may see at the Unix second ``now``."""
-    above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
+    """Return the visibility of a group's messages to its members at the Unix second ``now``."""
+    above = rules.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _visibility(group, above, now, of_store(connection).former_policies)
 
 
 def of_cached_group(group: "GroupRow", now: int, former: FormerPolicies) -> Visibility:
-    """Return what members may see of a cached group whose marks and policy have not changed.
+    """Return the visibility for a cached group whose marks and policy have not changed.
 
     Not for a policy that keeps commits: which commits it keeps changes with each fetch.
     """
@@ -139,7 +139,7 @@ FIRST_SCAN = 4096
 
 
 def pass_hidden(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int) -> int:
-    """Return a number, at least ``after``, such that the hot store has no visible messages in between.
+    """Return a number, at least ``after``, so that the hot store has no visible messages in between.
 
     Under a legal hold, millions of messages may stay hidden by age for years, which readers must not scan. The cost is
     proportional to the number of hidden or of visible messages, whichever is smaller.
@@ -149,23 +149,23 @@ def pass_hidden(connection: sqlite3.Connection, group: "GroupRow", visibility: V
         return after
     values = {"group_key": group.group_key, "hidden_before": visibility.hidden_before}
     while group.last_seq - after > count:
-        if connection.execute(_SHOWN_NEXT, {**values, "after": after, "count": count}).fetchone():
+        if connection.execute(_ANY_VISIBLE, {**values, "after": after, "count": count}).fetchone():
             break
         after += count
-        shown, first = connection.execute(_FIRST_SHOWN, {**values, "count": count}).fetchone()
-        if shown < count:
+        visible_count, first = connection.execute(_FIRST_VISIBLE, {**values, "count": count}).fetchone()
+        if visible_count < count:
             return max(after, (first or group.last_seq + 1) - 1)
         count *= 2
     return after
 
 
-_SHOWN_NEXT = (
+_ANY_VISIBLE = (
     "SELECT 1 FROM messages WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :after + :count"
     " AND +created_at >= :hidden_before LIMIT 1"
 )
 
-# Numbers need not rise with times, so the result is the first visible message only if there are fewer than :count.
-_FIRST_SHOWN = (
+# Numbers may not ascend with time, so the result is the first visible message only if there are fewer than :count.
+_FIRST_VISIBLE = (
     "SELECT count(*), min(sequence_num) FROM (SELECT sequence_num FROM messages INDEXED BY messages_by_age"
     " WHERE group_key = :group_key AND created_at >= :hidden_before LIMIT :count)"
 )
@@ -190,7 +190,7 @@ def _visibility(group: "GroupRow", commits_above: int, now: int, former_policies
 
 
 class ReaderMessages(NamedTuple):
-    """What one reader sees of a group with self-destructing or taken back messages.
+    """The messages that one reader sees of a group with self-destructing or taken back messages.
 
     ``query``: selects the messages with the columns ``seconds`` (null: no timer) and ``redact_at``, the first Unix
     second at which the message is redacted for the reader. ``condition``: for the messages to serve at the second
@@ -203,7 +203,7 @@ class ReaderMessages(NamedTuple):
 
 
 def of_reader(member_id: int, joined_after: int, *, include_redacted: bool) -> ReaderMessages:
-    """Return what a member sees of a group with self-destructing or taken back messages.
+    """Return the messages that a member sees of a group with self-destructing or taken back messages.
 
     ``include_redacted``: include messages that are redacted for that member.
     """
@@ -227,10 +227,10 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 
 def shows_any(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int, last: int) -> bool:
     """Return whether a message of the hot store after ``after``, up to ``last``, is visible and not taken back."""
-    admitted, _ = visibility.hot
+    condition, _ = visibility.hot
     begin = pass_hidden(connection, group, visibility, after)
     row = connection.execute(
-        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last"
+        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {condition} AND sequence_num <= :last"
         f" AND NOT {IS_TAKEN_BACK} LIMIT 1",
         {"group_key": group.group_key, "last": last, **visibility.bounds(begin)},
     ).fetchone()
@@ -247,28 +247,28 @@ def first_in_doubt(
 ) -> int | None:
     """Return the first number greater than ``after`` that is hidden now but would be visible at ``earliest``, or None.
 
-    ``earliest``: the Unix second that it may be, while the clock is in doubt. ``timed``: what the reader sees of
-    self-destructing messages; None if the group has none. In the archive a part counts as a whole.
+    ``earliest``: the earliest Unix second that it may be, while the clock is in doubt. ``timed``: the reader's view of
+    self-destructing messages; None if the group has none. An archived part counts as a whole.
     """
-    then, after = visibility.at(earliest), max(after, visibility.gone_below)
+    earlier_view, after = visibility.at(earliest), max(after, visibility.gone_below)
     values = {
         "group_key": group.group_key,
-        "then": then.hidden_before,
+        "then": earlier_view.hidden_before,
         "now": visibility.hidden_before,
         "commits_above": visibility.commits_above,
     }
-    found: list[int | None] = []
+    numbers: list[int | None] = []
     hot = max(after, group.archived_seq)
-    if then.hidden_before < visibility.hidden_before:
-        found += connection.execute(_IN_DOUBT_PART, {**values, "after": after}).fetchone()
+    if earlier_view.hidden_before < visibility.hidden_before:
+        numbers += connection.execute(_IN_DOUBT_PART, {**values, "after": after}).fetchone()
         if connection.execute(_ANY_BETWEEN, values).fetchone():
-            hot = pass_hidden(connection, group, then, hot)
-            found += connection.execute(_IN_DOUBT, {**values, "after": hot}).fetchone() or ()
+            hot = pass_hidden(connection, group, earlier_view, hot)
+            numbers += connection.execute(_IN_DOUBT, {**values, "after": hot}).fetchone() or ()
     if timed:
         query = _IN_DOUBT_TIMED.format(timed.query)
         values |= {**timed.values, "after": hot, "earliest": earliest, "time": visibility.now}
-        found += connection.execute(query, values).fetchone()
-    return min((number for number in found if number is not None), default=None)
+        numbers += connection.execute(query, values).fetchone()
+    return min((number for number in numbers if number is not None), default=None)
 
 
 _ANY_BETWEEN = (
@@ -301,11 +301,11 @@ def _kept(commits_above: str) -> str:
 
 
 def _condition(after: str, hidden_before: str, commits_above: str, deleted_senders: str) -> str:
-    young = f"created_at >= {hidden_before}"
+    unexpired = f"created_at >= {hidden_before}"
     if commits_above:
-        young = f"({young} OR {_kept(commits_above)})"
-    seen = f"sequence_num > {after} AND {young}"
-    return f"{seen} AND (is_commit OR sender_id NOT IN ({deleted_senders}))" if deleted_senders else seen
+        unexpired = f"({unexpired} OR {_kept(commits_above)})"
+    visible = f"sequence_num > {after} AND {unexpired}"
+    return f"{visible} AND (is_commit OR sender_id NOT IN ({deleted_senders}))" if deleted_senders else visible
 
 
 _HOT = _condition(":after", ":hidden_before", "", DELETED_SENDERS)

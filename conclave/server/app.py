@@ -81,10 +81,10 @@ def create_app(
 def _events(app: web.Application) -> Events:
     activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.CONFIG].token_ttl_seconds
 
-    def keep(session_id: int) -> None:
+    def extend_session(session_id: int) -> None:
         activity.extend(session_id, clock.now())
 
-    return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
+    return Events(extend_session, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 
 
 async def _stop(app: web.Application) -> None:
@@ -111,9 +111,9 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.GROUPS].add_news(news)
         app[app_keys.EVENTS].publish(news)
 
-    is_older = app[app_keys.ACCEPTS_OLDER]
+    accepts_older = app[app_keys.ACCEPTS_OLDER]
     keys = partial(
-        keyring.open_to_serve, config.database, config.keys_path, config.vault_copies, accepts_older=is_older
+        keyring.open_to_serve, config.database, config.keys_path, config.vault_copies, accepts_older=accepts_older
     )
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)

@@ -12,7 +12,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.actions import invites, members, timers
 from conclave.archive.reader import ArchiveError
-from conclave.config.warnings import doubts, of_unknown_group
+from conclave.config.warnings import find_warnings, unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
 from conclave.health import background
@@ -53,7 +53,7 @@ JOINS_INTERVAL_SECONDS = 1.0
 STORAGE_INTERVAL_SECONDS = 0.5
 
 OVERDUE_INTERVAL_SECONDS = 60.0
-"""The server checks every minute for messages that runs should have erased."""
+"""The server checks every minute for messages that should have been erased."""
 
 OVERDUE_SHARE = 100
 """The check uses at most a hundredth of a reader's time: after a slow one the next is delayed."""
@@ -89,7 +89,7 @@ async def watch_storage(app: web.Application) -> AsyncIterator[None]:
 async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     """Open the archive when the server starts, and retry one that could not be read.
 
-    A missing folder is so detected before a request or a run needs it.
+    So a missing folder is detected before a request or a run needs it.
     """
     reader, health = app[app_keys.ARCHIVE], app[app_keys.HEALTH]
 
@@ -100,19 +100,19 @@ async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     async def retry() -> None:
         with contextlib.suppress(StoreError):  # watch_storage reports it
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_missing()):
                 await open_archive()
 
     # The start does not wait for the archive: new messages can be read without it.
-    async with contextlib.AsyncExitStack() as started:
+    async with contextlib.AsyncExitStack() as stack:
         if await app[app_keys.STORE].read(stretches.must_exist):
-            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, open_archive))
-        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, retry))
+            await stack.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, open_archive))
+        await stack.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, retry))
         yield
 
 
 async def record_alive(app: web.Application) -> AsyncIterator[None]:
-    """Store regularly that the server is alive, and check the clock."""
+    """Store regularly that the server is running, and check the clock."""
     health = app[app_keys.HEALTH]
     app[app_keys.CLOCK_WATCH] = watch = ClockWatch(
         app[app_keys.CLOCK], app[app_keys.STORE], health, app[app_keys.ACTIVITY]
@@ -120,10 +120,10 @@ async def record_alive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
-        log.warning("doubtful_setting", **doubt._asdict())
+    for warning in find_warnings(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
+        log.warning("doubtful_setting", **warning._asdict())
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
-        log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
+        log.warning("doubtful_setting", **unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.record),
         _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.check),
@@ -162,7 +162,7 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     await store.write(invites.withdraw_all)
 
     async def forward() -> None:
-        app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
+        app[app_keys.FRESHNESS].refresh()  # even without requests, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
@@ -172,7 +172,7 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
 
 
 async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
-    """Notify readers of messages that self-destructed or were taken back, first those from before the start.
+    """Notify readers of messages that self-destructed or were taken back, starting with those from before the start.
 
     Visibility does not depend on it. A reader who was offline has a stored record until a stream has delivered the
     event.
@@ -181,33 +181,33 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
 
     async def check(seconds: float = math.inf) -> None:
         await record_delivered()
-        waiting = await store.read(timers.unannounced, context)
-        if waiting.taken_back:
+        unannounced = await store.read(timers.unannounced, context)
+        if unannounced.taken_back:
             await notify_taken_back(time.monotonic() + seconds)
-        if waiting.timers:
+        if unannounced.timers:
             with contextlib.suppress(UntrustedClockError):  # already in health and in the log
                 await notify_timers(time.monotonic() + seconds)
 
     async def notify_taken_back(until: float) -> None:
-        more = True
-        while more and time.monotonic() < until:
+        has_more = True
+        while has_more and time.monotonic() < until:
             notifier.publish(await store.write(timers.announce_taken_back))
             reach("taken_back.published")
             await record_delivered()
-            more = (await store.read(timers.unannounced, context)).taken_back
+            has_more = (await store.read(timers.unannounced, context)).taken_back
 
     async def notify_timers(until: float) -> None:
-        ended = 1
-        while ended and time.monotonic() < until:
-            ended, redactions = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
+        ended_count = 1
+        while ended_count and time.monotonic() < until:
+            ended_count, redactions = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
             notifier.publish(redactions)
             reach("timers.published")
             await record_delivered()
 
     async def record_delivered() -> None:
-        while delivered := notifier.delivered:
-            await store.write(timers.confirm_notified, delivered)
-            notifier.forget(delivered)
+        while deliveries := notifier.delivered:
+            await store.write(timers.confirm_notified, deliveries)
+            notifier.forget(deliveries)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         notifier.begin(await store.read(timers.last_missed))
@@ -236,15 +236,15 @@ async def end_overdue_joins(app: web.Application) -> AsyncIterator[None]:
 async def record_runs(app: web.Application) -> AsyncIterator[None]:
     """Record cleanup runs of other processes in health: commands, timers, spark-submit."""
     store, health = app[app_keys.STORE], app[app_keys.HEALTH]
-    seen = await store.read(runs.newest)
+    last_recorded = await store.read(runs.newest)
 
     async def check() -> None:
-        nonlocal seen
+        nonlocal last_recorded
         newest = await store.read(runs.newest)
-        if newest != seen:
-            for each in await store.read(runs.after, seen):
+        if newest != last_recorded:
+            for each in await store.read(runs.after, last_recorded):
                 health.record_run(asdict(each))
-            seen = newest
+            last_recorded = newest
 
     async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, check):
         yield
@@ -258,36 +258,36 @@ async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
-    next_look = 0.0
+    next_check = 0.0
 
     async def check() -> None:
-        nonlocal next_look
-        began = time.monotonic()
+        nonlocal next_check
+        began_at = time.monotonic()
         if HealthPart.CLOCK in health.faults:
             health.clear_fault(HealthPart.OVERDUE)
-        elif began >= next_look:
-            health.overdue, late = await store.read(overdue.with_late, jobs, clock.now())
-            next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
-            _report_overdue(health, late)
+        elif began_at >= next_check:
+            health.overdue, total = await store.read(overdue.with_late, jobs, clock.now())
+            next_check = began_at + OVERDUE_SHARE * (time.monotonic() - began_at)
+            _report_overdue(health, total)
 
     async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, check):
         yield
 
 
-def _report_overdue(health: Health, late: OverdueTotal) -> None:
+def _report_overdue(health: Health, total: OverdueTotal) -> None:
     """Report to health, and to the log on a change. Neither gets names or ids of groups."""
-    was_late = HealthPart.OVERDUE in health.faults
-    if not late.groups:
+    was_overdue = HealthPart.OVERDUE in health.faults
+    if not total.groups:
         health.clear_fault(HealthPart.OVERDUE)
-        if was_late:
+        if was_overdue:
             log.info("overdue_erased")
         return
-    if not was_late:
-        log.error("erasure_overdue", groups=late.groups, seconds=late.seconds)
-    since = duration_text(late.seconds - late.seconds % 60 if late.seconds > 60 else late.seconds)
+    if not was_overdue:
+        log.error("erasure_overdue", groups=total.groups, seconds=total.seconds)
+    since = duration_text(total.seconds - total.seconds % 60 if total.seconds > 60 else total.seconds)
     health.set_fault(
         HealthPart.OVERDUE,
-        f"two runs should have erased messages of {late.groups:,} group{'' if late.groups == 1 else 's'} by now,"
+        f"two runs should have erased messages of {total.groups:,} group{'' if total.groups == 1 else 's'} by now,"
         f" the first was due {since} ago:"
         " `conclave group list --overdue` lists the groups, `conclave cleanup history` the runs",
     )

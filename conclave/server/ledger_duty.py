@@ -34,7 +34,7 @@ ADVICE = (
 LEDGER_INTERVAL_SECONDS = 1.0
 """New entries are written to the ledger every second."""
 
-LEDGER_ALIVE_SECONDS = 60.0
+LEDGER_HEARTBEAT_SECONDS = 60.0
 """Every minute the ledger records that the store is in use, even without other entries."""
 
 
@@ -45,17 +45,17 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     is missing or unusable, or if the database is an older copy and the ledger does not reach back to it.
     """
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
-    path, next_alive = app[app_keys.CONFIG].ledger_path, 0.0
+    path, next_heartbeat = app[app_keys.CONFIG].ledger_path, 0.0
     await _prepare_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
 
     async def write(*, is_stopping: bool = False) -> None:
-        nonlocal next_alive
-        is_alive = is_stopping or time.monotonic() >= next_alive
-        if is_alive or await store.read(changes.has_pending):
-            claimed = await store.write(changes.claim, is_alive=is_alive)
-            next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
-            while entries := await store.read(changes.pending_entries, claimed.claimed, clock.now()):
-                last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+        nonlocal next_heartbeat
+        is_heartbeat_due = is_stopping or time.monotonic() >= next_heartbeat
+        if is_heartbeat_due or await store.read(changes.has_pending):
+            state = await store.write(changes.claim, is_alive=is_heartbeat_due)
+            next_heartbeat = time.monotonic() + LEDGER_HEARTBEAT_SECONDS
+            while entries := await store.read(changes.pending_entries, state.claimed, clock.now()):
+                last = await asyncio.to_thread(book.append, path, state.ledger_id, state.written, entries)
                 changes.require_own(await store.read(changes.ledger_state), path, last)
                 await store.write(changes.forget_written, entries)
 
@@ -77,12 +77,12 @@ def require_ledger(connection: sqlite3.Connection, path: Path) -> None:
 
 def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     """Return whether the database is an older copy. Raises LedgerError if the ledger is incomplete."""
-    tip, standing = book.tip(path), changes.ledger_state(connection)
-    is_older = changes.is_older(standing, tip)
+    tip, state = book.tip(path), changes.ledger_state(connection)
+    is_older = changes.is_older(state, tip)
     if is_older:
         require_complete(connection, path)
     else:
-        book.require_sound(path, standing.ledger_id, standing.written)
+        book.require_sound(path, state.ledger_id, state.written)
     return is_older
 
 
@@ -90,9 +90,9 @@ def _replay(
     connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, accept_incomplete: bool
 ) -> ReplayResult:
     """Replay the ledger on an older copy of the database, in one transaction."""
-    done = replay(connection, path, now, keys.blocks(), accept_incomplete=accept_incomplete)
-    done.counts["messages_erased"] = unreadable.remove_all(connection, keys)
-    return done
+    result = replay(connection, path, now, keys.blocks(), accept_incomplete=accept_incomplete)
+    result.counts["messages_erased"] = unreadable.remove_all(connection, keys)
+    return result
 
 
 def _is_older(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
@@ -112,9 +112,9 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
     found = await store.read(partial(_is_older, path))
     if found is False:
         with contextlib.suppress(StoreError):  # the first write reports it
-            standing = await store.read(changes.ledger_state)
-            number = await asyncio.to_thread(changes.resume_history, standing, path, clock.now())
-            await store.write(changes.note_restored, number)
+            state = await store.read(changes.ledger_state)
+            ledger_number = await asyncio.to_thread(changes.resume_history, state, path, clock.now())
+            await store.write(changes.note_restored, ledger_number)
         return
     if isinstance(found, LedgerError):
         if not accepts_older:
@@ -122,5 +122,5 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.rename_unusable, path)
-    done = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
-    log.warning("ledger_replayed", **done.counts)
+    result = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
+    log.warning("ledger_replayed", **result.counts)

@@ -47,7 +47,7 @@ _random = random.Random()  # noqa: S311 - request ids are not secret
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Add the common headers to responses that were made without them, such as those of files."""
+    """Add the common headers to responses that were created without them, such as files."""
     cache_control = response.headers.get("Cache-Control")
     response.headers.update(response_headers(request))
     if cache_control:
@@ -75,7 +75,7 @@ class RequestPipeline:
         not read the previous one. The log gets ``route``, not the path: names and ids are private. ``endpoint``: None
         for an unknown path.
         """
-        began = time.monotonic()
+        began_at = time.monotonic()
         request[REQUEST_ID] = request_id = new_request_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)  # each request has its own task and context
         if endpoint:
@@ -86,20 +86,20 @@ class RequestPipeline:
         try:
             if endpoint and not endpoint.public:
                 token_hash = tokens.token_hash(tokens.require_token(request))
-                again: RecheckSession = partial(self._caller, token_hash)  # without the request: no reference cycle
-                request[RECHECK_SESSION], request[BODY_PENDING] = again, not request.content.is_eof()
+                recheck: RecheckSession = partial(self._caller, token_hash)  # without the request: no reference cycle
+                request[RECHECK_SESSION], request[BODY_PENDING] = recheck, not request.content.is_eof()
                 request[tokens.CALLER] = caller = await self._caller(token_hash)
                 request[ACCOUNT] = caller.user_id
             response = await handler(request)
             if _may_block(request, response) and not response.prepared:
                 await hand_over(request, response, counts=False)
         except ConnectionError:
-            self._requests.record(request.method, route, CLIENT_CLOSED, time.monotonic() - began)
+            self._requests.record(request.method, route, CLIENT_CLOSED, time.monotonic() - began_at)
             log.info("client_gone", method=request.method, route=route)
             raise
         except Exception as error:  # noqa: BLE001 - every error is answered
             response = reply_error(request, self.as_api_error(error, request.method, route))
-        self.record_response(request.method, route, response.status, began, request_id)
+        self.record_response(request.method, route, response.status, began_at, request_id)
         return response
 
     def as_api_error(self, error: Exception, method: str, route: str) -> ApiError:
@@ -109,11 +109,11 @@ class RequestPipeline:
         log.error("request_failed", method=method, route=route, exc_info=error)
         return ApiError()
 
-    def record_response(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
-        """Count and log an answered request. ``began``: by ``time.monotonic``."""
-        took = time.monotonic() - began
-        self._requests.record(method, route, status, took)
-        log_request(method, route, status, took, request_id)
+    def record_response(self, method: str, route: str, status: int, began_at: float, request_id: str) -> None:
+        """Count and log an answered request. ``began_at``: a value of ``time.monotonic``."""
+        seconds = time.monotonic() - began_at
+        self._requests.record(method, route, status, seconds)
+        log_request(method, route, status, seconds, request_id)
 
     def cached_caller(self, token_hash: bytes) -> tokens.Caller | None:
         """Return the caller if the session is cached, else None. Raises StoreError, and as ``use`` does."""
@@ -146,9 +146,9 @@ async def _preflight(request: web.Request) -> web.Response:
 
     All methods are allowed for an unknown path: otherwise the page could not read the 404.
     """
-    refused, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
-    known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()
-    methods = known or {endpoint.method for endpoint in endpoints}
+    routing_error, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
+    path_methods = routing_error.allowed_methods if isinstance(routing_error, web.HTTPMethodNotAllowed) else set[str]()
+    methods = path_methods or {endpoint.method for endpoint in endpoints}
     auth_header = request.app[app_keys.CONFIG].auth_header
     return web.Response(status=204, headers=response_head.preflight(methods, auth_header))
 

@@ -20,11 +20,11 @@ class AddressError(Exception):
 def require_address(address: str, port: int) -> None:
     """Raise AddressError unless this machine has ``address``. It does not check whether ``port`` is free."""
     try:
-        for family, kind, protocol, _, place in socket.getaddrinfo(
+        for family, socket_type, protocol, _, sockaddr in socket.getaddrinfo(
             address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
-            with socket.socket(family, kind, protocol) as tried:
-                tried.bind(place)
+            with socket.socket(family, socket_type, protocol) as probe:
+                probe.bind(sockaddr)
     except OSError as error:
         raise AddressError(f"cannot listen on {address} port {port}: {explain_bind_error(error, port)}") from error
 
@@ -35,7 +35,7 @@ def explain_bind_error(error: OSError, port: int) -> str:
         return f"{error.strerror}: name an address of this machine"
     reason = os.strerror(error.errno or 0)
     if error.errno == errno.EADDRINUSE:
-        return f"{reason}{_listener_name(port)}: end that, or set another port"
+        return f"{reason}{_listener_name(port)}: stop that process, or set another port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f'{reason}: name an address of this machine, or "0.0.0.0" for all of them'
     if error.errno == errno.EACCES and port < FIRST_UNPRIVILEGED_PORT:
@@ -47,7 +47,7 @@ def explain_bind_error(error: OSError, port: int) -> str:
 
 
 def _listener_name(port: int) -> str:
-    """Return the process that listens on ``port`` as text; "" if unknown."""
+    """Return the name of the process that listens on ``port``, for a message; "" if unknown."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
         with suppress(OSError):  # it has ended, or belongs to another user
@@ -60,17 +60,17 @@ def _listener_name(port: int) -> str:
 def _link_target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except OSError:  # it was closed meanwhile
+    except OSError:  # it is closed by now
         return ""
 
 
 def _listening_inodes(port: int) -> list[str]:
     """Return the inodes of the sockets that listen on ``port``, as text."""
-    found = []
+    inodes = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 cells = line.split()
                 if cells[3] == _LISTENING and int(cells[1].rpartition(":")[2], 16) == port:
-                    found.append(cells[9])
-    return found
+                    inodes.append(cells[9])
+    return inodes

@@ -50,31 +50,31 @@ class Reloader:
         self._tls = tls
         # Not searched for again: while the file is being replaced, another one must not be used.
         self._source = source
-        self._requested = requested
+        self._request_event = requested
         self._manager = manager
 
     async def __aenter__(self) -> Self:
         """Start to wait for requests."""
-        self._waiting = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
-        await self._waiting.__aenter__()
+        self._reload_context = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
+        await self._reload_context.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop. A reload in progress is cancelled, unless the file was read: then it is complete."""
-        await self._waiting.__aexit__(None, None, None)
+        await self._reload_context.__aexit__(None, None, None)
 
     async def _keep_reloading(self) -> None:
         while True:
-            await self._requested.wait()
-            self._requested.clear()
+            await self._request_event.wait()
+            self._request_event.clear()
             self._manager.reloading()
-            taken = False
+            is_applied = False
             try:
-                taken = await self.reload()
+                is_applied = await self.reload()
             except Exception as error:
                 log.exception("reload_failed")
                 self._report_refusal([f"{type(error).__name__}: {error}"])
-            self._manager.ready("serving; " + ("the configuration was read again" if taken else REFUSED))
+            self._manager.ready("serving; " + ("the configuration was read again" if is_applied else REFUSED))
 
     async def reload(self) -> bool:
         """Load the certificate and the log level; return whether that succeeded.
@@ -82,7 +82,7 @@ class Reloader:
         Errors of the file or the certificate are logged, and nothing changes.
         """
         try:
-            read, context, ends = await asyncio.to_thread(self._read)
+            new_config, context, expires_at = await asyncio.to_thread(self._read)
         except ConfigError as error:
             self._refuse(error.faults)
             return False
@@ -91,15 +91,15 @@ class Reloader:
             return False
         if self._tls and context:
             self._tls.replace(context)
-            self._health.certificate_ends = ends
-        if read.log.level != self._config.log.level:
-            self._config = replace(self._config, log=replace(self._config.log, level=read.log.level))
+            self._health.certificate_ends = expires_at
+        if new_config.log.level != self._config.log.level:
+            self._config = replace(self._config, log=replace(self._config.log, level=new_config.log.level))
             configure_logging(self._config.log)
             self._supervisor.set_config(self._config)
         self._health.clear_fault(HealthPart.CONFIGURATION)
-        log.info("reloaded", logs_from=read.log.level, certificate="read again" if context else "none")
-        if left := changed_settings(self._config, read):
-            log.warning("needs_restart", settings=left)
+        log.info("reloaded", logs_from=new_config.log.level, certificate="read again" if context else "none")
+        if pending_settings := changed_settings(self._config, new_config):
+            log.warning("needs_restart", settings=pending_settings)
         return True
 
     def _refuse(self, faults: list[str]) -> None:
@@ -119,18 +119,18 @@ class Reloader:
         source = self._source or find_config()
         if source:
             _require_file(source)
-        read = load_config(source)
-        if found := start_check.find_refusals(read, None):
-            raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
+        new_config = load_config(source)
+        if refusals := start_check.find_refusals(new_config, None):
+            raise ConfigError(str(source or BUILT_IN), [each.says for each in refusals])
         context = load_context(self._config)
         if context:
             warn_if_invalid(context, self._config)
-        return read, context, certificate.expiry(self._config.tls_cert_path)
+        return new_config, context, certificate.expiry(self._config.tls_cert_path)
 
 
-def changed_settings(one: Config, other: Config) -> list[str]:
+def changed_settings(config: Config, other: Config) -> list[str]:
     """Return the names of the settings whose values differ."""
-    return [name for name in setting_names() if _value(one, name) != _value(other, name)]
+    return [name for name in setting_names() if _value(config, name) != _value(other, name)]
 
 
 def _value(config: Config, name: str) -> Any:

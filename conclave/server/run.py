@@ -68,8 +68,8 @@ def serve(
     manager = ServiceManager.from_environment()
     set_mmap_threshold()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    if found := start_check.find_refusals(config, None, accepts_older=accepts_older):
-        raise ServeError("\n".join(each.says for each in found))
+    if refusals := start_check.find_refusals(config, None, accepts_older=accepts_older):
+        raise ServeError("\n".join(each.says for each in refusals))
     try:
         context, guard = load_context(config), Guard(config.admin)
     except (TlsError, TokenError) as error:
@@ -91,9 +91,9 @@ def _server_locks(config: Config) -> Iterator[None]:
 
     Two servers on one database would each serve from their own cache.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            _take_locks(config, held)
+            _take_locks(config, stack)
         except (StoreError, data_folder.DataFolderError) as error:
             raise ServeError(str(error)) from error
         except PermissionError as error:
@@ -104,33 +104,33 @@ def _server_locks(config: Config) -> Iterator[None]:
         yield
 
 
-def _take_locks(config: Config, held: ExitStack) -> None:
+def _take_locks(config: Config, stack: ExitStack) -> None:
     """Take every lock of a server. Existing files are locked before anything is created or changed."""
     exists = path_check.is_taken(config.database)
     with _refuse_if_locked(f"{config.database}: another server is running on this database"):
-        held.enter_context(locks.hold_name(config.database, locks.SERVER))
+        stack.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
-            held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+            stack.enter_context(locks.hold_inode(config.database, locks.SERVER))
     if not exists:
         config.vault_path.mkdir(mode=0o700, exist_ok=True)
     with _refuse_if_locked(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
-        _lock_vault(config, held)
+        _lock_vault(config, stack)
     data_folder.prepare(config.data, config.database, config.archive_path)
     with _refuse_if_locked(f"data_path: {config.data}: a server on another database uses this folder"):
-        held.enter_context(locks.hold_file(config.data / data_folder.MARKER))
+        stack.enter_context(locks.hold_file(config.data / data_folder.MARKER))
     release_for_start(config)
     if not exists:
         schema.create(config.database)
-        held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+        stack.enter_context(locks.hold_inode(config.database, locks.SERVER))
 
 
-def _lock_vault(config: Config, held: ExitStack) -> None:
+def _lock_vault(config: Config, stack: ExitStack) -> None:
     """Lock the vault against servers on a copy of the database. Raises LockedError.
 
     A missing vault is reported when it is opened.
     """
     with suppress(FileNotFoundError):
-        held.enter_context(locks.hold_file(config.vault_path / LOCK))
+        stack.enter_context(locks.hold_file(config.vault_path / LOCK))
 
 
 @contextmanager
@@ -149,19 +149,19 @@ async def _serve(
     manager: ServiceManager,
     hangups: Hangups,
 ) -> None:
-    """Serve until a signal ends it."""
+    """Serve until a stop signal."""
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     config = app[app_keys.CONFIG]
     supervisor = Supervisor(config, app[app_keys.HEALTH])
     limit = StopLimit(supervisor.kill)
 
-    def end() -> None:
+    def request_stop() -> None:
         stop.set()
         limit.begin()
 
-    for number in signals.stop_signals():
-        loop.add_signal_handler(number, end)
+    for signal_number in signals.stop_signals():
+        loop.add_signal_handler(signal_number, request_stop)
     # Not by the loop: after it is closed, SIGHUP would kill the process.
     hangups.set_handler(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
@@ -171,8 +171,8 @@ async def _serve(
     try:
         files = raise_file_limit()
         await operators.setup()
-        few = ConnectionLimits.for_operators()
-        admin = ClientPort(operators, config.admin.listen_address, config.admin.listen_port, few)
+        admin_limits = ConnectionLimits.for_operators()
+        admin = ClientPort(operators, config.admin.listen_address, config.admin.listen_port, admin_limits)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
         limits, context = ConnectionLimits.for_clients(files), tls.context if tls else None
@@ -193,7 +193,7 @@ async def _serve(
             manager.stopping()
             app[app_keys.STORE].limit_lock_wait()
     finally:
-        limit.begin()  # also if the start failed
+        limit.begin()  # even if the start failed
         manager.close()
         await runner.cleanup()
         await operators.cleanup()

@@ -28,7 +28,7 @@ from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
 MAX_ATTEMPTS = 3
-"""The database is read at most 3 times: again if another process opened it meanwhile."""
+"""The database is read at most 3 times: again if another process opened it during the read."""
 
 
 class Refusal(NamedTuple):
@@ -39,35 +39,35 @@ class Refusal(NamedTuple):
 
 
 def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
-    """Return why a start with ``config`` would fail; empty if it would succeed.
+    """Return the reasons why a start with ``config`` would fail; empty if it would succeed.
 
     It changes nothing and takes no lock, so a server may be running. Running servers and used ports are not checked.
     ``clock``: None skips the check of policy changes, which a start does in its own transaction. ``accepts_older``:
     accept a vault that is older than the database.
     """
-    found = []
-    for look in (load_context, lambda config: token_of(config.admin), _require_address, _require_folders):
-        found += _run_check(look, config)
-    if found or not path_check.is_taken(config.database):
-        return found
+    refusals = []
+    for check in (load_context, lambda config: token_of(config.admin), _require_address, _require_folders):
+        refusals += _run_check(check, config)
+    if refusals or not path_check.is_taken(config.database):
+        return refusals
     return _check_store(config, clock, accepts_older=accepts_older)
 
 
 def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
-    """Return why the database or the vault prevents a start. Leaves no files beside an unused database."""
-    found: list[Refusal] = []
-    for looks in range(MAX_ATTEMPTS):
-        before = path_check.closed_state(config.database) if looks < MAX_ATTEMPTS - 1 else None
+    """Return the reasons why the database or the vault prevents a start. Leaves no files beside an unused database."""
+    refusals: list[Refusal] = []
+    for attempt in range(MAX_ATTEMPTS):
+        state_before = path_check.closed_state(config.database) if attempt < MAX_ATTEMPTS - 1 else None
 
-        def look(config: Config, *, is_frozen: bool = before is not None) -> None:
+        def check(config: Config, *, is_frozen: bool = state_before is not None) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
                 connection.execute("BEGIN")
-                found[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
+                refusals[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
 
-        found[:] = _run_check(look, config) or found
-        if before is None or before == path_check.closed_state(config.database):
-            break  # otherwise it was opened meanwhile, and the reads may be inconsistent
-    return found
+        refusals[:] = _run_check(check, config) or refusals
+        if state_before is None or state_before == path_check.closed_state(config.database):
+            break  # otherwise it was opened during the reads, which may be inconsistent
+    return refusals
 
 
 def _check_connection(
@@ -81,12 +81,12 @@ def _check_connection(
     ]
     if clock:
         checks.append(partial(_require_policy, connection, clock))
-    return [refusal for look in checks for refusal in _run_check(look, config)]
+    return [refusal for check in checks for refusal in _run_check(check, config)]
 
 
-def _run_check(look: Callable[[Config], object], config: Config) -> list[Refusal]:
+def _run_check(check: Callable[[Config], object], config: Config) -> list[Refusal]:
     try:
-        look(config)
+        check(config)
     except PermissionError as error:
         remedy = f"the server runs as user {os.geteuid()}: let it read and write there"
         return [Refusal(f"{error.filename}: {error.strerror}: {remedy}", is_of_user=True)]
@@ -121,7 +121,7 @@ def _require_folders(config: Config) -> None:
 
 
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
-    """Raise StoreError for the keys, or else for the ledger: not twice for one missing or older vault."""
+    """Raise StoreError for the keys, or otherwise for the ledger. A missing or older vault is reported only once."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:

@@ -57,12 +57,12 @@ def _log_forced_stop() -> None:
 def _thread_positions() -> dict[str, str]:
     """Return the current position of each thread in Conclave's code."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found = {}
+    positions = {}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented
-        at = frame
-        while at and PACKAGE not in Path(at.f_code.co_filename).parents:
-            at = at.f_back  # type: ignore[assignment]
-        if at and ident != threading.get_ident():
-            where = Path(at.f_code.co_filename).relative_to(PACKAGE.parent)
-            found[names.get(ident, str(ident))] = f"{where}:{at.f_lineno} {at.f_code.co_name}"
-    return found
+        own_frame = frame
+        while own_frame and PACKAGE not in Path(own_frame.f_code.co_filename).parents:
+            own_frame = own_frame.f_back  # type: ignore[assignment]
+        if own_frame and ident != threading.get_ident():
+            path = Path(own_frame.f_code.co_filename).relative_to(PACKAGE.parent)
+            positions[names.get(ident, str(ident))] = f"{path}:{own_frame.f_lineno} {own_frame.f_code.co_name}"
+    return positions

@@ -71,7 +71,7 @@ MAX_SLEEP_SECONDS = 3600.0
 class Supervisor:
     """Runs the worker while the block lasts, except while it is idle.
 
-    If it dies, it is restarted after pauses that grow.
+    If it fails, it is restarted after growing pauses.
     """
 
     def __init__(self, config: Config, health: Health) -> None:
@@ -79,15 +79,15 @@ class Supervisor:
         self._config = config
         self._health = health
         self._activity = ""
-        self._starting = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
-        self._preparing = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
+        self._start_timeout = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
+        self._prepare_timeout = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
         self._job_errors: dict[str, str] = {}
         self._pending_report: asyncio.Future[dict[str, Any]] | None = None
         self._orders: set[WorkerOrder] = set()
-        self._news = asyncio.Event()
+        self._order_event = asyncio.Event()
         self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
         self._was_ready = False
@@ -134,15 +134,15 @@ class Supervisor:
         return await asyncio.shield(self._pending_report)
 
     def _order(self, order: WorkerOrder) -> bool:
-        """Send an order to the worker. A sleeping worker is started for it."""
+        """Send an order to the worker. An idle worker is started for it."""
         if not self._send(encode_order(order).encode()) and not self._is_restarting():
             return False
         self._orders.add(order)
-        self._news.set()
+        self._order_event.set()
         return True
 
     def _is_restarting(self) -> bool:
-        """Return whether the worker is asleep or is being restarted."""
+        """Return whether the worker is idle or is being restarted."""
         return self._sleep is not None or self._health.is_asleep
 
     def _send(self, line: bytes) -> bool:
@@ -170,10 +170,10 @@ class Supervisor:
         self._reset("the cleanup worker was restarted")
         pause = MIN_PAUSE_SECONDS
         while True:
-            ran = False
+            has_run = False
             try:
                 self._fault = ""
-                ran, status = await self._run_once()
+                has_run, status = await self._run_once()
                 if self._sleep and status == 0:
                     pause = MIN_PAUSE_SECONDS
                     await self._sleep_until_due(self._sleep)
@@ -185,15 +185,15 @@ class Supervisor:
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._activity}), and was killed"
                 if self._activity in (_STARTING, _PREPARING):
-                    allowed = self._starting if self._activity == _STARTING else self._preparing
-                    allowed.extend()
-                    reason += f"; the next one gets {allowed.seconds:.0f} seconds to start"
+                    limit = self._start_timeout if self._activity == _STARTING else self._prepare_timeout
+                    limit.extend()
+                    reason += f"; the next one gets {limit.seconds:.0f} seconds to start"
             except (OSError, ValueError) as error:  # it could not be started, or sent a malformed line
                 reason = f"the cleanup worker failed: {error}"
-            self._reset("the cleanup worker ended meanwhile")
+            self._reset("the cleanup worker has ended")
             self._health.set_fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
-            pause = MIN_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
+            pause = MIN_PAUSE_SECONDS if has_run else min(2 * pause, MAX_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
@@ -203,19 +203,19 @@ class Supervisor:
         self._health.next_run_at = time.time() + sleep.due_in
         log.debug("cleanup_asleep", wakes_in_seconds=round(max(0.0, sleep.due_in - self._lead.seconds), 1))
         while not self._orders:
-            left = sleep.due_in - self._lead.seconds
-            if left <= 0:
+            remaining = sleep.due_in - self._lead.seconds
+            if remaining <= 0:
                 return
-            self._news.clear()
+            self._order_event.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
-                    await self._news.wait()
+                async with asyncio.timeout(min(remaining, MAX_SLEEP_SECONDS)):
+                    await self._order_event.wait()
         if self._orders != {WorkerOrder.COUNT}:
             self._sleep = None  # the worker runs each job at once
 
     async def _run_once(self) -> tuple[bool, int]:
         """Run one worker process; return whether it completed a run, and its exit status."""
-        sleep, ran = self._sleep, False
+        sleep, has_run = self._sleep, False
         process = await self._start_worker(sleep)
         self._process, self._sleep, self._health.is_asleep = process, None, False
         self._health.worker = process.pid
@@ -228,19 +228,19 @@ class Supervisor:
                 for order in self._orders:
                     process.stdin.write(encode_order(order).encode())
                 self._activity = _STARTING
-                began = self._due_at = time.monotonic()
+                began_at = self._due_at = time.monotonic()
                 if sleep:
                     self._due_at += sleep.due_in
-                async with asyncio.timeout(self._starting.seconds) as limit:
+                async with asyncio.timeout(self._start_timeout.seconds) as limit:
                     async for line in process.stdout:
                         message = decode_message(line)
-                        self._record_start(message, time.monotonic() - began, is_woken=sleep is not None)
-                        ran |= self._handle(message)
+                        self._record_start(message, time.monotonic() - began_at, was_idle=sleep is not None)
+                        has_run |= self._handle(message)
                         limit.reschedule(asyncio.get_running_loop().time() + self._timeout_after(message))
                     self._activity = "ending"
                     limit.reschedule(asyncio.get_running_loop().time() + KILL_SECONDS)
                     await process.wait()
-            return ran, await process.wait()
+            return has_run, await process.wait()
         finally:
             self._process = None
             self._health.worker = None
@@ -249,44 +249,46 @@ class Supervisor:
             await _stop_process(process)
 
     async def _start_worker(self, sleep: WorkerSleep | None) -> Process:
-        """Start a worker. ``sleep``: the schedule of the one that fell asleep; None: run all jobs at once."""
+        """Start a worker. ``sleep``: the schedule of the idle one; None: run all jobs at once."""
         # -P: modules are not imported from the working directory. SIGCONT: a worker exits when its input ends, and
         # removes its files first; a stopped one (SIGSTOP) has to be continued for that.
-        left = [encode_idle(sleep.left, time.monotonic())] if sleep else []
+        schedule_arguments = [encode_idle(sleep.left, time.monotonic())] if sleep else []
         return await asyncio.create_subprocess_exec(
-            *parent_bound_command(sys.executable, "-P", "-m", "spark.worker", *left, death_signal=signal.SIGCONT),
+            *parent_bound_command(
+                sys.executable, "-P", "-m", "spark.worker", *schedule_arguments, death_signal=signal.SIGCONT
+            ),
             stdin=PIPE,
             stdout=PIPE,
             limit=LINE_LIMIT,
             start_new_session=True,
         )
 
-    def _record_start(self, message: WorkerMessage, seconds: float, *, is_woken: bool) -> None:
+    def _record_start(self, message: WorkerMessage, seconds: float, *, was_idle: bool) -> None:
         """Record how long a worker and its Java took to start. ``seconds``: since the start of the process."""
         if self._activity == _PREPARING and message is not WorkerState.PREPARING:
-            self._preparing.record(time.monotonic() - self._preparing_since)
+            self._prepare_timeout.record(time.monotonic() - self._preparing_since)
         if isinstance(message, JavaStarted):
             self._health.java_starts += 1
             self._health.java_start_seconds = message.seconds
             self._lead.record_java(message.seconds)
             log.debug("cleanup_java_started", seconds=round(message.seconds, 1))
         elif message is WorkerState.READY:
-            self._starting.record(seconds)
+            self._start_timeout.record(seconds)
             self._lead.record_worker(seconds)
-            if is_woken:
+            if was_idle:
                 log.debug("cleanup_woken")
 
     def _timeout_after(self, message: WorkerMessage) -> float:
         """Return the seconds until the worker has to send its next message. Runs limit their own time."""
         if message in (WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING):
-            doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}
-            self._activity = doing.get(message, "in a dry run")
-            silent = len(self._config.vault_copies) * copying.TIMEOUT_SECONDS  # it may wait for each copy
-            return self._config.cleanup.max_run_time + silent + KILL_SECONDS
+            activities = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}
+            self._activity = activities.get(message, "in a dry run")
+            copy_seconds = len(self._config.vault_copies) * copying.TIMEOUT_SECONDS  # it may wait for each copy
+            return self._config.cleanup.max_run_time + copy_seconds + KILL_SECONDS
         if message is WorkerState.PREPARING:
             self._activity = _PREPARING
             self._preparing_since = time.monotonic()
-            return self._preparing.seconds
+            return self._prepare_timeout.seconds
         if isinstance(message, WorkerIdle):
             self._activity = "falling asleep"
             return KILL_SECONDS

@@ -24,16 +24,16 @@ class TlsError(Exception):
 class Tls:
     """The TLS context of the listener. ``replace`` changes the certificate for later handshakes."""
 
-    def __init__(self, chosen: ssl.SSLContext) -> None:
-        """``chosen``: the context of the listener and of the first handshakes."""
-        self.context = self._current = chosen
+    def __init__(self, context: ssl.SSLContext) -> None:
+        """``context``: the context of the listener and of the first handshakes."""
+        self.context = self._current = context
         # Called in each handshake. Loading the new certificate into the same context would keep an old one with another
         # key type, which some clients prefer.
-        chosen.sni_callback = self._select
+        context.sni_callback = self._select
 
-    def replace(self, chosen: ssl.SSLContext) -> None:
+    def replace(self, context: ssl.SSLContext) -> None:
         """Use another context for new handshakes. Open connections are not affected."""
-        self._current = chosen
+        self._current = context
 
     def _select(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         if self._current is not self.context:
@@ -62,8 +62,8 @@ def load_context(config: Config) -> ssl.SSLContext | None:
 def warn_if_invalid(context: ssl.SSLContext, config: Config) -> None:
     """Log a warning if the certificate in ``context`` has expired or is not valid yet."""
     certificate = config.tls_cert_path
-    if certificate and (doubt := _date_error(context, certificate)):
-        log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
+    if certificate and (date_error := _date_error(context, certificate)):
+        log.warning("certificate_not_valid", path=certificate, reason=f"{date_error}: clients will refuse it; renew it")
 
 
 def _require_pem(setting: str, path: str) -> None:
@@ -79,10 +79,10 @@ def _require_pem(setting: str, path: str) -> None:
         raise TlsError(f"{setting}: {path}: {reason}") from error
     if b"-----BEGIN " in text:
         return
-    what = "certificate" if setting == "tls_cert_path" else "private key"
-    other = " (it seems to be DER: convert it with openssl)" if text[:1] == b"\x30" else ""
-    held = f"contains no {what} in PEM" if setting == "tls_cert_path" else f"cannot be used: no {what} in PEM"
-    raise TlsError(f"{setting}: {path}: {held}{other}")
+    content = "certificate" if setting == "tls_cert_path" else "private key"
+    hint = " (it seems to be DER: convert it with openssl)" if text[:1] == b"\x30" else ""
+    problem = f"contains no {content} in PEM" if setting == "tls_cert_path" else f"cannot be used: no {content} in PEM"
+    raise TlsError(f"{setting}: {path}: {problem}{hint}")
 
 
 def _explain(certificate: str, key: str, error: Exception) -> str:
@@ -90,17 +90,17 @@ def _explain(certificate: str, key: str, error: Exception) -> str:
     reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
     try:
         return _diagnose(certificate, key, reason)
-    except OSError as unreadable:
-        return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced: {unreadable.strerror}"
+    except OSError as read_error:
+        return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced: {read_error.strerror}"
 
 
 def _diagnose(certificate: str, key: str, reason: str) -> str:
-    """Return what is wrong with two files that OpenSSL rejected for ``reason``. Raises OSError."""
+    """Return the fault of two files that OpenSSL rejected for ``reason``. Raises OSError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
     except ssl.SSLError:
-        swapped = ": it contains a private key; are the two paths swapped?" if _holds_key(certificate) else ""
-        return f"tls_cert_path: {certificate}: contains no certificate in PEM{swapped}"
+        hint = ": it contains a private key; are the two paths swapped?" if _holds_key(certificate) else ""
+        return f"tls_cert_path: {certificate}: contains no certificate in PEM{hint}"
     if "mismatch" in reason:
         return f"tls_key_path: {key}: does not match {certificate}: name the key of that certificate"
     if b"ENCRYPTED" in Path(key).read_bytes():
@@ -143,7 +143,7 @@ def _date_error(context: ssl.SSLContext, certificate: str) -> str:
 
 
 async def handshake(
-    end: socket.socket,
+    client_socket: socket.socket,
     context: ssl.SSLContext,
     protocol: asyncio.BufferedProtocol,
     set_raw_transport: Callable[[asyncio.Transport], None],
@@ -152,23 +152,23 @@ async def handshake(
 
     ``set_raw_transport``: called with the transport below the TLS layer before the protocol starts. That transport
     knows how many bytes the system has not accepted; asyncio's own TLS setup would hide it. The handshake may take a
-    minute. If this raises OSError or is cancelled, ``end`` is closed.
+    minute. If this raises OSError or is cancelled, ``client_socket`` is closed.
     """
     loop = asyncio.get_running_loop()
-    below, early = await loop.connect_accepted_socket(_EarlyData, end)
+    raw_transport, early_data = await loop.connect_accepted_socket(_EarlyData, client_socket)
     try:
-        loop.call_soon(early.pass_on, below)  # after the first step of start_tls, before the next read
-        secured = await loop.start_tls(below, early, context, server_side=True)
+        loop.call_soon(early_data.pass_on, raw_transport)  # after the first step of start_tls, before the next read
+        tls_transport = await loop.start_tls(raw_transport, early_data, context, server_side=True)
     except BaseException:
-        below.abort()
+        raw_transport.abort()
         raise
-    if secured is None:
+    if tls_transport is None:
         raise ConnectionAbortedError("the client is gone")
-    secured.set_protocol(protocol)
-    early.successor = protocol
-    set_raw_transport(below)
-    protocol.connection_made(secured)
-    early.pass_on(secured)
+    tls_transport.set_protocol(protocol)
+    early_data.successor = protocol
+    set_raw_transport(raw_transport)
+    protocol.connection_made(tls_transport)
+    early_data.pass_on(tls_transport)
 
 
 class _EarlyData(asyncio.Protocol):
@@ -176,23 +176,23 @@ class _EarlyData(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.successor: asyncio.BufferedProtocol | None = None
-        self._held = b""
+        self._data = b""
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
+        self._data += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on if the connection has started since."""
+        """Report the loss to the connection, if that has started."""
         if self.successor:
             self.successor.connection_lost(exc)
 
     def pass_on(self, transport: asyncio.Transport) -> None:
         """Pass the buffered bytes to the current protocol of the transport."""
-        rest, self._held = self._held, b""
-        while rest and not transport.is_closing():
+        data, self._data = self._data, b""
+        while data and not transport.is_closing():
             successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
-            buffer = memoryview(successor.get_buffer(len(rest)))
-            count = min(len(buffer), len(rest))
-            buffer[:count] = rest[:count]
+            buffer = memoryview(successor.get_buffer(len(data)))
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
             successor.buffer_updated(count)
-            rest = rest[count:]
+            data = data[count:]

@@ -15,11 +15,11 @@ from conclave.store import keyring
 from conclave.store.keyring import VaultError
 from conclave.store.ledger import book
 
-LOOK_SECONDS = 1.0
+CHECK_INTERVAL_SECONDS = 1.0
 """The server checks every second whether the vault exists and its copies are current."""
 
 RECHECK_SECONDS = 60.0
-"""Every minute the copies are checked without a change too: one may be missing, or its disk."""
+"""Every minute the copies are checked even without a change: one, or its disk, may be missing."""
 
 REST_FACTOR = 10
 """The pause after a renewal is ten times its duration, since each writes the whole key file."""
@@ -31,40 +31,43 @@ class VaultCopies:
     def __init__(self, app: web.Application) -> None:
         """Start without a renewal."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
-        self._renewed: object = None
+        self._renewed_version: object = None
         self._paused_until = self._recheck_at = 0.0
-        self._failed: VaultError | None = None
+        self._last_error: VaultError | None = None
         self._renewal: asyncio.Future[None] | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies if the vault has changed and the pause is over. Raises VaultError."""
-        current = self._keys.serial, book.file_stamp(self._config.ledger_path)
-        is_known = current == self._renewed and time.monotonic() < self._recheck_at
-        if is_known or not self._config.vault_copies:
+        version = self._keys.serial, book.file_stamp(self._config.ledger_path)
+        is_current = version == self._renewed_version and time.monotonic() < self._recheck_at
+        if is_current or not self._config.vault_copies:
             return
         if not is_last and time.monotonic() < self._paused_until:
-            if self._failed:
-                raise self._failed
+            if self._last_error:
+                raise self._last_error
             return
         if self._renewal and not self._renewal.done():  # the duty was cancelled, but its thread still runs
             await asyncio.wait({self._renewal})
-            current = self._keys.serial, book.file_stamp(self._config.ledger_path)
-        began, self._failed = time.monotonic(), None
-        values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.update_copies, *values))
+            version = self._keys.serial, book.file_stamp(self._config.ledger_path)
+        began_at, self._last_error = time.monotonic(), None
+        arguments = self._keys, self._config.ledger_path, self._config.vault_copies
+        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.update_copies, *arguments))
         try:
             await asyncio.shield(self._renewal)
         except VaultError as error:
-            self._failed = error
+            self._last_error = error
             raise
         finally:
-            ended = time.monotonic()
-            self._paused_until, self._recheck_at = ended + REST_FACTOR * (ended - began), ended + RECHECK_SECONDS
-        self._renewed = current
+            ended_at = time.monotonic()
+            self._paused_until, self._recheck_at = (
+                ended_at + REST_FACTOR * (ended_at - began_at),
+                ended_at + RECHECK_SECONDS,
+            )
+        self._renewed_version = version
 
 
 async def keep_vault(app: web.Application) -> AsyncIterator[None]:
-    """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
+    """Check the vault and renew its copies. A clean stop renews them too, unless the last renewal failed."""
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
     async def check() -> None:
@@ -75,7 +78,7 @@ async def keep_vault(app: web.Application) -> AsyncIterator[None]:
 
     async with contextlib.AsyncExitStack() as stack:
         for part, duty in ((HealthPart.VAULT, check), (HealthPart.VAULT_COPIES, copies.renew)):
-            await stack.enter_async_context(background.every(health, part, LOOK_SECONDS, duty))
+            await stack.enter_async_context(background.every(health, part, CHECK_INTERVAL_SECONDS, duty))
         yield
     if HealthPart.VAULT_COPIES not in health.faults:
         with health.duty(HealthPart.VAULT_COPIES):

@@ -1,4 +1,4 @@
-"""Timing of the cleanup worker: its sleep, how early the next one is started, and the limits of a start."""
+"""Timing of the cleanup worker: its idle time, how early the next one is started, and the limits of a start."""
 
 import time
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ MAX_LEAD_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class WorkerSleep:
-    """The last message of a worker that fell asleep, and its time by the monotonic clock."""
+    """The last message of a worker that became idle, and its time on the monotonic clock."""
 
     message: WorkerIdle
     since: float
 
     @property
     def left(self) -> WorkerIdle:
-        """The message with the time until the next run as of now."""
+        """The message with the time that is left until the next run."""
         return self.message.later(time.monotonic() - self.since)
 
     @property
@@ -56,10 +56,10 @@ class StartTimeout:
     Once a stage has completed, its limit is twice the time that it took.
     """
 
-    def __init__(self, least: float, most: float) -> None:
-        """``least``: the first limit."""
-        self.seconds = self._least = least
-        self._most = most
+    def __init__(self, minimum: float, maximum: float) -> None:
+        """``minimum``: the first limit. ``maximum``: the highest."""
+        self.seconds = self._minimum = minimum
+        self._maximum = maximum
 
     def extend(self) -> None:
         """Double the limit after a timeout."""
@@ -70,4 +70,4 @@ class StartTimeout:
         self._allow(2 * seconds)
 
     def _allow(self, seconds: float) -> None:
-        self.seconds = min(max(self._least, seconds), self._most)
+        self.seconds = min(max(self._minimum, seconds), self._maximum)

@@ -1,7 +1,7 @@
 """Bodies, the data that only clients can read. Each is stored encrypted under its own key.
 
-A body is erased by deleting its row and noting its key, which the next cleanup run destroys. Then only ciphertext is
-left in files and copies. Message bodies are numbered by group, all others by row, under the pseudo group OTHERS.
+To erase a body, its row is deleted and its key is recorded. The next cleanup run destroys the key. Then only ciphertext
+is left in files and copies. Message bodies are numbered by group, all others by row, under the pseudo group OTHERS.
 """
 
 import json
@@ -33,10 +33,10 @@ def allocate_numbers(connection: sqlite3.Connection, group_key: int, count: int)
         "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before, group_id",
         (count, group_key),
     ).fetchone()
-    free = _skip_erased(connection, group_id, last, count)
-    if free != last:
-        connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (free, group_key))
-    return free, expired_before, group_id
+    last_free = _skip_erased(connection, group_id, last, count)
+    if last_free != last:
+        connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (last_free, group_key))
+    return last_free, expired_before, group_id
 
 
 def next_body_id(connection: sqlite3.Connection) -> int:
@@ -48,14 +48,14 @@ def next_body_id(connection: sqlite3.Connection) -> int:
 def _skip_erased(connection: sqlite3.Connection, group_id: bytes, last: int, count: int) -> int:
     """Return the last of ``count`` numbers, moved to the next block if one of them was used and erased before.
 
-    An older copy of the database that was put back assigns numbers again. Not checked on the event loop: erased numbers
+    A restored older copy of the database assigns numbers again. Not checked on the event loop: erased numbers
     have no cached key, so ``encrypt`` fails there.
     """
-    keys = open_keys(connection)
+    key_store = open_keys(connection)
     if of_store(connection).is_on_event_loop:
         return last
     try:
-        while not keys.are_unused(group_id, range(last - count + 1, last + 1)):
+        while not key_store.are_unused(group_id, range(last - count + 1, last + 1)):
             last = (((last >> tree.HEIGHT) + 1) << tree.HEIGHT) - 1 + count
     except KeyFileError as error:
         raise StoreError(str(error)) from error
@@ -63,52 +63,52 @@ def _skip_erased(connection: sqlite3.Connection, group_id: bytes, last: int, cou
 
 
 def encrypt(
-    connection: sqlite3.Connection, placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]
+    connection: sqlite3.Connection, locations: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Return new bodies encrypted. ``placed``: group ids, or OTHERS, and numbers.
+    """Encrypt new bodies. ``locations``: group ids, or OTHERS, and numbers.
 
     Their keys are durable when this returns. Raises StoreError, and on the event loop NotCachedError instead of
     waiting.
     """
-    opened_keys = open_keys(connection)
-    keys = opened_keys.cached_keys(placed)
+    key_store = open_keys(connection)
+    keys = key_store.cached_keys(locations)
     if keys is None:
         if of_store(connection).is_on_event_loop:
             raise NotCachedError
         keys = []
         try:
-            drawn = opened_keys.new_keys(placed)
+            new_keys = key_store.new_keys(locations)
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
-        note_serial(connection, opened_keys.serial)  # an older key file lacks the new keys
-        for key, (group_id, each) in zip(drawn, placed, strict=True):
+        note_serial(connection, key_store.serial)  # an older key file lacks the new keys
+        for key, (group_id, each) in zip(new_keys, locations, strict=True):
             if key is None:
                 raise StoreError(f"body {each} of {group_id.hex()} has no key")
             keys.append(key)
-    return cipher.encrypt_all(keys, placed, bodies)
+    return cipher.encrypt_all(keys, locations, bodies)
 
 
 def decrypt(
-    connection: sqlite3.Connection, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
+    connection: sqlite3.Connection, group_id: bytes, numbers: Sequence[int], ciphertexts: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Return the decrypted bodies of a group's messages, or of OTHERS; None for each that was erased meanwhile.
+    """Return the decrypted bodies of a group's messages, or of OTHERS; None for each erased body.
 
     Raises StoreError if a body was altered, or the key file cannot be read.
     """
     try:
-        return decrypt_archived(open_keys(connection), group_id, numbers, stored)
+        return decrypt_archived(open_keys(connection), group_id, numbers, ciphertexts)
     except (AlteredError, KeyFileError) as error:
         raise StoreError(str(error)) from error
 
 
 def decrypt_archived(
-    keys: KeyStore | None, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
+    keys: KeyStore | None, group_id: bytes, numbers: Sequence[int], ciphertexts: Sequence[bytes]
 ) -> list[bytes | None]:
     """Decrypt bodies that were read from the archive, see ``decrypt``. Raises AlteredError and KeyFileError."""
     if keys is None:
         raise KeyFileError(f"the keys of group {group_id.hex()} are not open here")
-    return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, stored)
+    return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, ciphertexts)
 
 
 def open_keys(connection: sqlite3.Connection) -> KeyStore:
@@ -163,16 +163,16 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
     """Store a non-message body and return its id. Raises StoreFullError and StoreError."""
     claim_room(connection, len(body))
     body_id = next_body_id(connection)
-    (stored,) = encrypt(connection, [(OTHERS, body_id)], [body])
-    connection.execute("INSERT INTO bodies (body_id, body) VALUES (?, ?)", (body_id, stored))
+    (ciphertext,) = encrypt(connection, [(OTHERS, body_id)], [body])
+    connection.execute("INSERT INTO bodies (body_id, body) VALUES (?, ?)", (body_id, ciphertext))
     return body_id
 
 
 def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
-    """Replace a non-message body, under the same key. Raises as ``put``."""
+    """Replace a non-message body, under the same key. Raises the same errors as ``put``."""
     claim_room(connection, len(body))
-    (stored,) = encrypt(connection, [(OTHERS, body_id)], [body])
-    connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (stored, body_id))
+    (ciphertext,) = encrypt(connection, [(OTHERS, body_id)], [body])
+    connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (ciphertext, body_id))
 
 
 def put_messages(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
@@ -186,8 +186,8 @@ def claim_room(connection: sqlite3.Connection, count: int) -> None:
     store = of_store(connection)
     if count > store.room:
         path = _path(connection)
-        free = free_bytes(path.parent)
-        raise StoreFullError(f"{path}: no disk space for client data ({free:,} bytes are free)")
+        free_space = free_bytes(path.parent)
+        raise StoreFullError(f"{path}: no disk space for client data ({free_space:,} bytes are free)")
     store.room -= count
 
 
@@ -195,15 +195,15 @@ def claim_room(connection: sqlite3.Connection, count: int) -> None:
 def extra_room(connection: sqlite3.Connection) -> Iterator[None]:
     """Let the block store up to EXTRA_ROOM_BYTES more than there is room for.
 
-    It is for bodies that make something else go. Without effect while less than MIN_FREE_BYTES are free.
+    Used for commits that remove a member. Without effect while less than MIN_FREE_BYTES are free.
     """
     store = of_store(connection)
-    spare = EXTRA_ROOM_BYTES if free_bytes(_path(connection).parent) >= MIN_FREE_BYTES else 0
-    store.room += spare
+    extra = EXTRA_ROOM_BYTES if free_bytes(_path(connection).parent) >= MIN_FREE_BYTES else 0
+    store.room += extra
     try:
         yield
     finally:
-        store.room = max(0, store.room - spare)
+        store.room = max(0, store.room - extra)
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
@@ -212,8 +212,8 @@ def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[in
     rows = connection.execute(
         f"SELECT body_id, body FROM bodies WHERE body_id IN ({placeholders(ids)})", ids
     ).fetchall()
-    opened = decrypt(connection, OTHERS, [row[0] for row in rows], [row[1] for row in rows])
-    return {row[0]: body for row, body in zip(rows, opened, strict=True) if body is not None}
+    decrypted = decrypt(connection, OTHERS, [row[0] for row in rows], [row[1] for row in rows])
+    return {row[0]: body for row, body in zip(rows, decrypted, strict=True) if body is not None}
 
 
 def get(connection: sqlite3.Connection, body_id: int) -> bytes:
@@ -227,8 +227,8 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
         f"SELECT body_id, {SIZE} FROM bodies WHERE body_id IN (SELECT value FROM json_each(?))",
         (json.dumps(list(body_ids)),),
     )
-    found = {row[0]: row[1] for row in rows}
-    return [found.get(body_id, 0) for body_id in body_ids]
+    size_by_id = {row[0]: row[1] for row in rows}
+    return [size_by_id.get(body_id, 0) for body_id in body_ids]
 
 
 def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> list[bytes]:
@@ -240,31 +240,31 @@ def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> l
     if not message_ids:
         return []
     if message_ids[-1] - message_ids[0] == len(message_ids) - 1:
-        which, values = "BETWEEN ? AND ?", [message_ids[0], message_ids[-1]]
+        condition, values = "BETWEEN ? AND ?", [message_ids[0], message_ids[-1]]
     else:
-        which, values = f"IN ({placeholders(message_ids)})", list(message_ids)
-    keys, lengths, joined = connection.execute(
+        condition, values = f"IN ({placeholders(message_ids)})", list(message_ids)
+    keys, lengths, concatenated = connection.execute(
         "SELECT group_concat(message_id), group_concat(length(body)), CAST(group_concat(body, '') AS BLOB)"
-        f" FROM message_bodies WHERE message_id {which}",
+        f" FROM message_bodies WHERE message_id {condition}",
         values,
     ).fetchone()
-    sizes_of = orjson.loads(f"[{lengths or ''}]")
-    if len(sizes_of) != len(message_ids):
-        raise StoreError(f"{_path(connection)}: {len(message_ids) - len(sizes_of)} messages have no body")
-    if len(joined) != sum(sizes_of):  # older SQLite truncates the joined value at the first zero byte
-        query = f"SELECT body FROM message_bodies WHERE message_id {which} ORDER BY message_id"
+    sizes_in_order = orjson.loads(f"[{lengths or ''}]")
+    if len(sizes_in_order) != len(message_ids):
+        raise StoreError(f"{_path(connection)}: {len(message_ids) - len(sizes_in_order)} messages have no body")
+    if len(concatenated) != sum(sizes_in_order):  # older SQLite truncates the joined value at the first zero byte
+        query = f"SELECT body FROM message_bodies WHERE message_id {condition} ORDER BY message_id"
         return [row[0] for row in connection.execute(query, values)]
-    found, begin = {}, 0
-    for key, size in zip(orjson.loads(f"[{keys}]"), sizes_of, strict=True):
-        found[key] = joined[begin : begin + size]
+    bodies_by_id, begin = {}, 0
+    for key, size in zip(orjson.loads(f"[{keys}]"), sizes_in_order, strict=True):
+        bodies_by_id[key] = concatenated[begin : begin + size]
         begin += size
-    return [found[each] for each in message_ids]
+    return [bodies_by_id[each] for each in message_ids]
 
 
 def of_message(connection: sqlite3.Connection, group_key: int, group_id: bytes, number: int) -> bytes | None:
-    """Return the body of a message; None if it was erased meanwhile. Raises StoreError."""
-    stored = of_messages(connection, [message_id(group_key, number)])
-    return decrypt(connection, group_id, [number], stored)[0]
+    """Return the body of a message; None if its key is destroyed. Raises StoreError."""
+    ciphertexts = of_messages(connection, [message_id(group_key, number)])
+    return decrypt(connection, group_id, [number], ciphertexts)[0]
 
 
 def erase(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
@@ -288,20 +288,21 @@ def delete_of_messages(connection: sqlite3.Connection, message_ids: Sequence[int
 
 
 def return_free_pages(connection: sqlite3.Connection) -> bool:
-    """Have PAGES_PER_STEP more pages go back to the file system if FREE_SHARE of the file is free: a Step of a run.
+    """Schedule the return of PAGES_PER_STEP more free pages to the file system: a Step of a run.
 
-    They go at the end of the transaction, see ``sqlite.write_transaction``. Return whether there are more.
+    The transaction returns them at its end, see ``sqlite.write_transaction``. Nothing is scheduled if too little of the
+    file is free, see FREE_SHARE. Return whether more pages are to be returned.
     """
     if not connection.execute("PRAGMA auto_vacuum").fetchone()[0]:
         return False  # the file was recreated by another tool
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    total: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    spare = -((total - free * FREE_SHARE) // (FREE_SHARE - 1))
-    if spare <= 0:
+    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    total_pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
+    excess = -((total_pages - free_pages * FREE_SHARE) // (FREE_SHARE - 1))
+    if excess <= 0:
         return False
-    own = of_store(connection)
-    own.pages_to_return = min(spare, own.pages_to_return + PAGES_PER_STEP)
-    return own.pages_to_return < spare
+    store = of_store(connection)
+    store.pages_to_return = min(excess, store.pages_to_return + PAGES_PER_STEP)
+    return store.pages_to_return < excess
 
 
 def _path(connection: sqlite3.Connection) -> Path:

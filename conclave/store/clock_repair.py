@@ -1,6 +1,6 @@
 """Accepts the wall clock as correct, and replaces future times, written by a fast clock, with the present.
 
-Hidden messages stay hidden, and no others become hidden.
+Hidden messages stay hidden, and no other messages become hidden.
 """
 
 import sqlite3
@@ -66,13 +66,14 @@ WHERE created_at > :now OR last_used_at > :now OR expires_at > :now + :ttl
 """
 
 _LATEST_END = ":now + iif(told, 0, seconds)"
-"""The latest end of a timer that has started by now. A timer whose reader was notified of its end has ended."""
+"""The latest end of a timer that has started by now. If the reader was notified of the end, the timer has ended."""
 
 
 def accept(connection: sqlite3.Connection, clock: Clock, ttl: int) -> None:
     """Accept the clock, with an entry in the audit log. Call it in a transaction; it may be repeated.
 
-    ``ttl``: the seconds that a session lives after its last use. The archive must not serve messages with future times.
+    ``ttl``: a session expires this many seconds after its last use. The archive must not serve messages with future
+    times.
     """
     reading = clock.read()
     details = {
@@ -84,21 +85,23 @@ def accept(connection: sqlite3.Connection, clock: Clock, ttl: int) -> None:
     reach("clock.brought_back")
 
 
-def _replace_future_times(connection: sqlite3.Connection, at: dict[str, int]) -> dict[str, int]:
+def _replace_future_times(connection: sqlite3.Connection, parameters: dict[str, int]) -> dict[str, int]:
     """Set future times to the present; return the number of changed rows by table."""
-    changed: Counter[str] = Counter()
+    changed_rows: Counter[str] = Counter()
     keys = "SELECT group_key, expired_before FROM groups UNION ALL SELECT group_key, 0 FROM tombstones"
     for group_key, mark in connection.execute(keys).fetchall():
-        values = {"group_key": group_key, "mark": mark, **at}
-        changed["messages"] += connection.execute(_MESSAGES, values).rowcount
+        values = {"group_key": group_key, "mark": mark, **parameters}
+        changed_rows["messages"] += connection.execute(_MESSAGES, values).rowcount
     marks = "UPDATE groups SET expired_before = :now WHERE expired_before > :now"
-    changed["marks"] = connection.execute(marks, at).rowcount
+    changed_rows["marks"] = connection.execute(marks, parameters).rowcount
     for table, columns in PLAIN.items():
         to_present = ", ".join(f"{column} = min({column}, :now)" for column in columns)
-        ahead = " OR ".join(f"{column} > :now" for column in columns)
-        changed[table] = connection.execute(f"UPDATE {table} SET {to_present} WHERE {ahead}", at).rowcount
-    changed["sessions"] = connection.execute(_SESSIONS, at).rowcount
+        is_future = " OR ".join(f"{column} > :now" for column in columns)
+        changed_rows[table] = connection.execute(
+            f"UPDATE {table} SET {to_present} WHERE {is_future}", parameters
+        ).rowcount
+    changed_rows["sessions"] = connection.execute(_SESSIONS, parameters).rowcount
     timers = f"UPDATE timers SET redact_at = {_LATEST_END} WHERE redact_at > {_LATEST_END}"
-    changed["timers"] = connection.execute(timers, at).rowcount
+    changed_rows["timers"] = connection.execute(timers, parameters).rowcount
     connection.execute("INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")  # invalidates all caches
-    return dict(+changed)
+    return dict(+changed_rows)

@@ -1,7 +1,7 @@
 """Cache invalidation by the table ``touches``.
 
 Triggers of the schema add a row, a touch, for each change of a group's marks, members or existence, for each redaction,
-and for the end of a session. So every change is recorded in its own transaction, whichever process makes it. Sends,
+and for the end of a session. So every change is recorded in its own transaction, in any process. Sends,
 fetches and extensions of sessions are not recorded: the server updates its own caches.
 
 Touches are numbered. A cache remembers the number up to which it is valid, and reads later touches before each use.
@@ -39,12 +39,12 @@ QUERY_AFTER = "SELECT touch, group_key, session_id FROM touches WHERE touch > ? 
 
 
 def after(connection: sqlite3.Connection, touch: int) -> Invalidated | None:
-    """Return what was invalidated after the number ``touch``; None if nothing was."""
+    """Return the cache entries invalidated after the number ``touch``; None if there are none."""
     return collect(touch, connection.execute(QUERY_AFTER, (touch,)).fetchall())
 
 
 def collect(touch: int, rows: Sequence[tuple[int, int | None, int | None]]) -> Invalidated | None:
-    """Return what ``rows``, the answer to QUERY_AFTER, say.
+    """Return the cache entries invalidated by ``rows``, the result of QUERY_AFTER.
 
     The store keeps the last 4,096 touches. If any after ``touch`` are missing, everything is invalid.
     """

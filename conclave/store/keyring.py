@@ -47,7 +47,7 @@ def open_to_serve(database: Path, path: Path, copies: Sequence[Path] = (), *, ac
         state = message_keys.state(connection)
         if state is None:
             return _create_vault(connection, path)
-        keys = _opened(connection, database, path, state, is_older_allowed=accepts_older)
+        keys = _open_own(connection, database, path, state, is_older_allowed=accepts_older)
         with _closed_on_error(keys), _as_store_errors():
             _require_newest(path, keys, copies)
             if is_older := keys.serial < state.serial:
@@ -74,25 +74,25 @@ def require_usable(
     if state:
         _require_exists(database, path)
     with _as_store_errors():
-        found = Inspection(path)
+        inspection = Inspection(path)
         if state is None:
-            _require_empty(path, is_empty=not found.blocks())
+            _require_empty(path, is_empty=not inspection.blocks())
             return
-        _require_own(database, path, found.keys_id, state)
+        _require_own(database, path, inspection.keys_id, state)
         if not accepts_older:
-            _require_complete(connection, path, found, state)
-        _require_newest(path, found, copies)
+            _require_complete(connection, path, inspection, state)
+        _require_newest(path, inspection, copies)
 
 
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
     """Open the keys for a command that reads or stores bodies; None if the database has none yet. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = message_keys.state(connection)
-        return _opened(connection, database, path, state) if state else None
+        return _open_own(connection, database, path, state) if state else None
 
 
 def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
-    """Create the vault of a new database. A vault without keys is left from an interrupted start, and is used."""
+    """Create the vault of a new database, or use a vault without keys that an interrupted start has left."""
     with _as_store_errors():
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +106,7 @@ def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
     return keys
 
 
-def _opened(
+def _open_own(
     connection: sqlite3.Connection, database: Path, path: Path, state: KeyState, *, is_older_allowed: bool = False
 ) -> KeyStore:
     _require_exists(database, path)
@@ -168,15 +168,15 @@ def _require_complete(connection: sqlite3.Connection, path: Path, keys: KeyStore
 
 
 def _require_newest(path: Path, keys: KeyStore | Inspection, copies: Sequence[Path]) -> None:
-    """Raise StoreError if an undamaged copy is newer, so that an older vault must have been put back.
+    """Raise StoreError if an undamaged copy is newer, so that the vault must have been replaced by an older one.
 
     Otherwise the vault would reach the copy's serial with different changes, and the next update of the copy would
     destroy the keys that only the copy has.
     """
     for each in copies:
         with suppress(KeyFileError):  # missing, not a key file, or its disk hangs
-            later = copying.later_serial(each / KEYS, keys)
-            if later and Inspection(path).serial < later:  # another process may have changed both meanwhile
+            newer = copying.later_serial(each / KEYS, keys)
+            if newer and Inspection(path).serial < newer:  # another process may have changed both in between
                 raise StoreError(
                     f"{path}: is older than the copy {each}, which has keys that it lacks: replace the vault by the"
                     f" copy, or move the copy away{ADVICE}"
@@ -184,14 +184,15 @@ def _require_newest(path: Path, keys: KeyStore | Inspection, copies: Sequence[Pa
 
 
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
-    """Destroy all keys but those of living bodies: there is no record of the others. Call it before messages are sent.
+    """Destroy all keys except those of stored bodies: no record of the others exists. Call it before messages are sent.
 
-    Holds the write lock: a run that moves messages between the tiers meanwhile would hide them from this.
+    Holds the write lock: messages that a run moves between the tiers at the same time might be missed.
     """
     with sqlite.write_transaction(connection):
-        found = message_keys.living(connection)
+        stored_numbers = message_keys.living(connection)
         count = keys.retain_only(
-            (group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found
+            (group_id, [*stored, *([unassigned] if unassigned else [])])
+            for (group_id, stored), unassigned in stored_numbers
         )
         message_keys.note_settled(connection, keys.serial)
     log.info("keys_settled", covers=count)
@@ -234,35 +235,35 @@ def update_copies(keys: KeyStore, ledger: Path, copies: Iterable[Path]) -> None:
 
     Raises VaultError with all failures.
     """
-    failed = []
+    failures = []
     for each in copies:
         try:
             update_copy(keys, ledger, each)
         except VaultError as error:
-            failed.append(str(error))
-    if failed:
-        raise VaultError("; ".join(dict.fromkeys(failed)))
+            failures.append(str(error))
+    if failures:
+        raise VaultError("; ".join(dict.fromkeys(failures)))
 
 
 def copy_fault(copy: Path, keys: KnownChanges, ledger: Path) -> str:
-    """Return in one line why a copy could not replace the vault now; "" if it could.
+    """Return the reason why a copy could not replace the vault now, as one line; "" if it could.
 
     ``keys`` and ``ledger``: those of the vault.
     """
     try:
-        found, tip = run_with_timeout(copying.TIMEOUT_SECONDS, copy, partial(_heads, copy))
+        head, tip = run_with_timeout(copying.TIMEOUT_SECONDS, copy, partial(_heads, copy))
     except (KeyFileError, StoreError) as error:
         return str(error)
     except OSError as error:
         return f"{copy}: {error.strerror}"
-    if found is None:
+    if head is None:
         return f"{copy}: the copy is missing"
-    if found.keys_id != keys.keys_id:
+    if head.keys_id != keys.keys_id:
         return f"{copy}: is a copy of another vault"
-    own = None
+    own_tip = None
     with suppress(StoreError):  # health reports faults of the ledger itself
-        own = book.tip(ledger)
-    if found.serial < keys.serial or (own and (tip is None or tip[1] < own[1])):
+        own_tip = book.tip(ledger)
+    if head.serial < keys.serial or (own_tip and (tip is None or tip[1] < own_tip[1])):
         return f"{copy}: is outdated: it lacks the newest changes"
     return ""
 

@@ -87,11 +87,11 @@ class Listing(Generic[T]):
         Raises NotListedError if ``span.after`` is an id that is not in the list.
         """
         after = self._key_of(connection, span.after, values) if isinstance(span.after, bytes) else span.after
-        beyond = "" if after is None else f" AND {self.key} {'<' if self.descending else '>'} :after"
+        after_condition = "" if after is None else f" AND {self.key} {'<' if self.descending else '>'} :after"
         items: list[Any] = []
         size, last = 0, after
         rows = connection.execute(
-            f"SELECT {self.key} AS list_key, {self.columns} FROM {self.tables} WHERE {self.condition}{beyond}"
+            f"SELECT {self.key} AS list_key, {self.columns} FROM {self.tables} WHERE {self.condition}{after_condition}"
             f" ORDER BY {self.key}{' DESC' if self.descending else ''}",
             {**values, "after": after},
         )
@@ -99,9 +99,9 @@ class Listing(Generic[T]):
             for row in rows:
                 if size and (len(items) >= span.most_rows or size >= span.size):
                     return ListPart(items, last, is_end=False, size=size)
-                found = dict(row)
-                last, size = found.pop("list_key"), size + estimated_size(row)
-                item = shown(self.make(**found))
+                values_by_name = dict(row)
+                last, size = values_by_name.pop("list_key"), size + estimated_size(row)
+                item = shown(self.make(**values_by_name))
                 if item is not None:
                     items.append(item)
         return ListPart(items, last, is_end=True, size=size)
@@ -118,5 +118,5 @@ class Listing(Generic[T]):
 
 
 def estimated_size(row: sqlite3.Row) -> int:
-    """Return about how many bytes a row takes in a response."""
+    """Return the estimated size of a row in a response, in bytes."""
     return ROW_BYTES + sum(len(value) for value in row if isinstance(value, (str, bytes)))

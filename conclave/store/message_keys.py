@@ -19,8 +19,8 @@ NOTES_PER_READ = 20_000
 class KeyState:
     """The key file of the database. ``is_settled``: False after a restore, until keys without bodies are destroyed.
 
-    ``serial``: the newest of its changes on which the database relies. A file without it lacks keys, or has some that
-    were destroyed.
+    ``serial``: the newest of its changes on which the database relies. A file without that change lacks keys, or has
+    destroyed ones.
     """
 
     keys_id: bytes
@@ -40,40 +40,40 @@ def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
 
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, has only keys of living bodies."""
+    """Record that the key file, as of its change ``serial``, has only keys of stored bodies."""
     connection.execute("UPDATE key_state SET settled = 1, serial = ?", (serial,))
 
 
 def note_serial(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the database relies on the change ``serial`` of the key file."""
+    """Record that the database relies on the change ``serial`` of the key file."""
     connection.execute("UPDATE key_state SET serial = ?1 WHERE serial < ?1", (serial,))
 
 
 def note_unsettled(connection: sqlite3.Connection, serial: int) -> None:
-    """Note that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
+    """Record that the key file, as of its change ``serial``, may have keys of bodies that a restore removed."""
     connection.execute("UPDATE key_state SET settled = 0, serial = ?", (serial,))
 
 
 def note_erased(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
-    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
+    """Record that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
 
     The group, or its tombstone, must still exist.
     """
     note_erased_ranges(connection, group_key, tree.from_numbers(numbers))
 
 
-def note_erased_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[Range]) -> None:
-    """Do as ``note_erased``, for ranges of numbers."""
+def note_erased_ranges(connection: sqlite3.Connection, group_key: int, ranges: Iterable[Range]) -> None:
+    """Like ``note_erased``, for ranges of numbers."""
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) SELECT group_id, ?2, ?3 FROM"
         " (SELECT group_id FROM groups WHERE group_key = ?1 UNION ALL SELECT group_id FROM tombstones"
         " WHERE group_key = ?1) WHERE group_id != x''",
-        [(group_key, *each) for each in dead],
+        [(group_key, *each) for each in ranges],
     )
 
 
 def note_erased_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
-    """Do as ``note_erased`` for bodies that are not messages'."""
+    """Like ``note_erased``, for non-message bodies."""
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (?, ?, ?)",
         [(OTHERS, *each) for each in tree.from_numbers(body_ids)],
@@ -94,19 +94,19 @@ def pending_erasures(connection: sqlite3.Connection) -> PendingErasures | None:
         "SELECT group_id, first_seq, last_seq FROM key_erasures ORDER BY group_id, first_seq, last_seq LIMIT ?",
         (NOTES_PER_READ,),
     ).fetchall()
-    found: dict[bytes, list[Range]] = {}
+    ranges_by_group: dict[bytes, list[Range]] = {}
     for group_id, first, last in rows:
-        found.setdefault(group_id, []).append(Range(first, last))
-    ranges = [(group_id, tree.union(some)) for group_id, some in found.items()]
+        ranges_by_group.setdefault(group_id, []).append(Range(first, last))
+    ranges = [(group_id, tree.union(group_ranges)) for group_id, group_ranges in ranges_by_group.items()]
     return PendingErasures(ranges, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
 def pending_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
     """Return all numbers whose keys are to be destroyed, by group id."""
-    found: dict[bytes, list[Range]] = {}
-    for group_id, some in pending_ranges(connection):
-        found.setdefault(group_id, []).append(some)
-    return {group_id: tree.union(some) for group_id, some in found.items()}
+    ranges_by_group: dict[bytes, list[Range]] = {}
+    for group_id, pending in pending_ranges(connection):
+        ranges_by_group.setdefault(group_id, []).append(pending)
+    return {group_id: tree.union(pending) for group_id, pending in ranges_by_group.items()}
 
 
 def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
@@ -118,14 +118,14 @@ def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
-    """Write without a change, so that the commit makes all earlier transactions durable."""
+    """Write without changing anything, so that the commit makes all earlier transactions durable."""
     connection.execute("UPDATE key_state SET settled = settled")
 
 
 def remove_pending(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]], serial: int) -> None:
     """Remove rows of ``pending_erasures`` once the keys are destroyed, by a change up to ``serial`` of the key file.
 
-    Rows that were added meanwhile stay.
+    Rows that were added since then stay.
     """
     note_serial(connection, serial)
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
@@ -143,19 +143,19 @@ def living(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
     ).fetchall()
     for group_key, group_id, last in groups:
-        cold: Sequence[tuple[int, int]]
+        archived_ranges: Sequence[tuple[int, int]]
         if archived is None:
             parts = connection.execute(
                 "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
             )
-            cold = [(row[0], row[1]) for row in parts]
+            archived_ranges = [(row[0], row[1]) for row in parts]
         else:
-            cold = archived.get(group_key, ())
-        hot = connection.execute(
+            archived_ranges = archived.get(group_key, ())
+        hot_rows = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
-        alive = tree.union([*tree.from_numbers(row[0] for row in hot), *cold])
-        yield (group_id, alive), Range(last + 1, LAST_NUMBER) if last is not None else None
+        stored = tree.union([*tree.from_numbers(row[0] for row in hot_rows), *archived_ranges])
+        yield (group_id, stored), Range(last + 1, LAST_NUMBER) if last is not None else None
     rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
     yield (OTHERS, tree.from_numbers(row[0] for row in rows)), _future_of_others(connection)
 

@@ -1,4 +1,4 @@
-"""Reads the expiry of a certificate file. Python's ssl module offers it for a connection's peer only."""
+"""Reads the expiry of a certificate file. Python's ssl module offers this only for a connection's peer."""
 
 import ssl
 from datetime import UTC, datetime
@@ -38,15 +38,15 @@ def _not_after(der: bytes) -> int:
         _, _, rest = _element(rest)
     _, validity, _ = _element(rest)
     _, _, rest = _element(validity)
-    tag, written, _ = _element(rest)
-    text = written.decode("ascii")
+    tag, encoded_time, _ = _element(rest)
+    text = encoded_time.decode("ascii")
     if tag == _SHORT_TIME:  # years from 1950 to 2049, in two digits
         text = ("19" if text[:2] >= "50" else "20") + text
     return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
 
 
 def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """Return the tag and the content of the first element, and what follows it."""
+    """Return the tag and the content of the first element, and the bytes after it."""
     tag, length, begin = der[0], der[1], 2
     if length & 0x80:
         begin += length & 0x7F

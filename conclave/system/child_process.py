@@ -1,6 +1,6 @@
 """Runs programs that end with their parent process.
 
-The kernel signals the program when its parent ends, however that happens (PR_SET_PDEATHSIG). Run as a program, this
+The kernel signals the program when its parent ends or is killed (PR_SET_PDEATHSIG). Run as a program, this
 module sets that up and executes another program. On other systems than Linux the program is just executed.
 """
 
@@ -14,13 +14,13 @@ PR_SET_PDEATHSIG = 1
 def parent_bound_command(*command: str, death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
     """Return a command that runs ``command``, which gets ``death_signal`` when the thread that starts it ends.
 
-    So that thread must live at least as long as the program. The program ignores SIGINT and SIGHUP of its terminal,
+    So that thread must run at least as long as the program. The program ignores SIGINT and SIGHUP of its terminal,
     which its parent handles. Processes that the program starts itself are not affected.
 
     The signal is set up about 20 ms after the start, since uvloop cannot run code between fork and exec. A process
-    that is stopped (SIGSTOP) before that, and whose parent dies meanwhile, ends once it is continued.
+    that is stopped (SIGSTOP) before that, and whose parent ends in between, ends once it is continued.
     """
-    # -I and -S: load nothing from the working directory or installed packages. It takes 20 ms.
+    # -I and -S: load nothing from the working directory or installed packages. The start takes 20 ms.
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(death_signal.value), *command]
 
 

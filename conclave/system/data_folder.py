@@ -1,4 +1,4 @@
-"""Prepares the data directory. Only one server may use it, since work files in it are removed."""
+"""Prepares the data directory. Only one server may use it, since a server removes the work files in it."""
 
 import errno
 import stat
@@ -13,7 +13,7 @@ _TEXT = "This folder belongs to a Conclave server. Files in work/ are temporary.
 LOCKS = (".server-lock", ".cleanup-lock")
 """The suffixes of a database's locks. These files are empty."""
 
-_OF_DATABASES = ("", "-wal", "-shm", "-journal", *LOCKS, ".reserve", ".new")
+_DATABASE_SUFFIXES = ("", "-wal", "-shm", "-journal", *LOCKS, ".reserve", ".new")
 """The suffixes of a database's own files. The database may be in the data directory itself."""
 
 
@@ -41,24 +41,24 @@ def prepare(data: Path, database: Path, archive: Path) -> None:
 def require_own(data: Path, database: Path, archive: Path) -> None:
     """Raise DataFolderError if ``data`` cannot be a data directory. Raises OSError if it cannot be read."""
     try:
-        found = data.stat()
+        status = data.stat()
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise DataFolderError(f"data_path: {data}: is a file, not a folder")
     if (data / MARKER).is_file():
         return
-    if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
+    if status.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
         raise DataFolderError(f"data_path: {data}: is world-writable; name a folder of its own")
     foreign = next(_foreign(data, database, archive), None)
-    if foreign and not (data / MARKER).is_file():  # another process may have created it meanwhile
+    if foreign and not (data / MARKER).is_file():  # another process may have created it in between
         raise DataFolderError(
             f"data_path: {data}: contains {foreign}, which is not Conclave's; name a folder of its own"
         )
 
 
 def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
-    """Yield the names that may not be in a folder without the file MARKER."""
+    """Yield the names of foreign files in a folder without the file MARKER."""
     for each in data.iterdir():
         if each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _unexpected_in_archive(each))
@@ -66,7 +66,7 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             each.name == "lost+found" and data.is_mount()
         ):
             continue
-        elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
+        elif data != database.parent or each.name not in {database.name + suffix for suffix in _DATABASE_SUFFIXES}:
             yield each.name
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def sync(path: Path, *, follows_links: bool = False) -> None:
-    """Flush a file, or the entries of a folder, to the disk. Raises OSError, also for a symbolic link.
+    """Flush a file, or the entries of a folder, to the disk. Raises OSError. Links are not followed.
 
     ``follows_links``: allow links, for folders that an operator configures.
     """

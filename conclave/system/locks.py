@@ -1,9 +1,8 @@
-"""Locks between processes. The system releases them when a process ends, however that happens.
+"""Locks between processes. The system releases them when a process ends, even if it is killed.
 
-A lock is held for the duration of a block. A database has two locks. One is a file beside it, which stands for the
-database's name. The other is on the database file itself, since one file may have several names (hard links, bind
-mounts): a byte far behind those that SQLite locks. It belongs to the open file, not to the process as SQLite's locks
-do.
+A lock is held for the duration of a block. A database has two locks. One is a file beside it, for the database's name.
+The other is on the database file itself, since one file may have several names (hard links, bind mounts): a byte far
+beyond those that SQLite locks. This lock belongs to the open file; SQLite's locks belong to the process.
 
 A process that closes any descriptor of the database file loses SQLite's locks on it. So lock a database before it is
 opened, and release the lock after it is closed.
@@ -59,7 +58,7 @@ class DatabaseLock:
 
     def __init__(self, database: Path, role: LockRole) -> None:
         """Open the files. The database must exist. Raises OSError."""
-        self._database, self._name, self._role = database, _beside(database, role), role
+        self._database, self._name, self._role = database, _lock_path(database, role), role
         with ExitStack() as opened:
             self._by_name = opened.enter_context(open_to_lock(self._name, os.O_CREAT))
             self._by_inode = opened.enter_context(open_to_lock(database))
@@ -74,13 +73,13 @@ class DatabaseLock:
     def hold(self, wait: Wait | None = None) -> Iterator[None]:
         """Hold both locks for the duration of the block.
 
-        ``wait``: called at most once, before waiting for another process. Without it LockedError is raised instead of
-        waiting. Raises LockFileReplacedError, and OSError if the file cannot be locked.
+        ``wait``: called at most once, before waiting for another process. If it is None, LockedError is raised instead.
+        Raises LockFileReplacedError, and OSError if the file cannot be locked.
         """
-        waiting = _once(wait) if wait else None
+        wait_once = _once(wait) if wait else None
         with (
-            _flocked(self._name, self._by_name, waiting),
-            _locked_within(self._database, self._by_inode, self._role.byte, waiting),
+            _flocked(self._name, self._by_name, wait_once),
+            _locked_within(self._database, self._by_inode, self._role.byte, wait_once),
         ):
             for path, descriptor in ((self._name, self._by_name), (self._database, self._by_inode)):
                 _require_in_place(path, descriptor)
@@ -93,7 +92,7 @@ class DatabaseLock:
 
 @contextmanager
 def hold(database: Path, role: LockRole, wait: Wait | None = None) -> Iterator[None]:
-    """Hold both locks on an existing database. Raises as ``DatabaseLock`` does."""
+    """Hold both locks on an existing database. Raises the errors of ``DatabaseLock``."""
     with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
         yield
 
@@ -110,21 +109,21 @@ def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
 
 @contextmanager
 def hold_name(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the lock file beside ``database``. Raises as ``hold_file`` does."""
-    with hold_file(_beside(database, role)):
+    """Lock the lock file beside ``database``. Raises the errors of ``hold_file``."""
+    with hold_file(_lock_path(database, role)):
         yield
 
 
 @contextmanager
 def hold_inode(database: Path, role: LockRole) -> Iterator[None]:
-    """Lock the database file itself, which may have other names. Raises as ``hold_file`` does."""
+    """Lock the database file itself, which may have other names. Raises the errors of ``hold_file``."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role.byte):
         yield
 
 
 @contextmanager
 def hold_byte(path: Path, byte: int, wait: Wait | None = None) -> Iterator[None]:
-    """Lock one byte of the file ``path``, which may be shorter, and is created if it is missing.
+    """Lock one byte of the file ``path``, which may be shorter. Create the file if it is missing.
 
     ``wait`` and errors: see ``hold_file``.
     """
@@ -132,7 +131,7 @@ def hold_byte(path: Path, byte: int, wait: Wait | None = None) -> Iterator[None]
         yield
 
 
-def _beside(database: Path, role: LockRole) -> Path:
+def _lock_path(database: Path, role: LockRole) -> Path:
     return database.with_name(database.name + role.suffix)
 
 
@@ -176,11 +175,11 @@ def _flocked(path: Path, descriptor: int, wait: Wait | None = None) -> Iterator[
 @contextmanager
 def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = None) -> Iterator[None]:
     """Lock a byte for the open file description, not for the process."""
-    wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    lock_request = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     _acquire(
         path,
-        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, wanted),
-        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLKW, wanted),
+        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, lock_request),
+        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLKW, lock_request),
         wait,
     )
     try:
@@ -191,7 +190,7 @@ def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = N
 
 @contextmanager
 def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
-    """Open a file for locking and writing, for the duration of the block. Raises OSError, also for a symbolic link.
+    """Open a file for locking and writing, for the duration of the block. Raises OSError. Links are not followed.
 
     ``flags``: additional flags of ``os.open``. A new file has the mode 0600; if root creates it, it gets the owner of
     its folder.

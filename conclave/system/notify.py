@@ -14,7 +14,7 @@ from conclave.logs.setup import get_logger
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.25
-"""If the manager's socket is full, sending is tried again after a quarter of a second."""
+"""If the manager's socket is full, sending is retried after a quarter of a second."""
 
 MAX_QUEUED = 16
 """At most 16 messages are queued while the manager's socket is full. The oldest are dropped."""
@@ -50,7 +50,7 @@ class ServiceManager:
         return cls(address, int(microseconds) / 1e6 if is_watched else 0.0)
 
     def ready(self, status: str) -> None:
-        """Notify that clients are served. ``status``: a short description."""
+        """Notify that the server is serving clients. ``status``: a short description."""
         self._notify("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
@@ -91,7 +91,7 @@ class ServiceManager:
         while True:
             try:
                 await check()
-            except Exception as error:  # noqa: BLE001 - after any error the manager decides whether to restart
+            except Exception as error:  # noqa: BLE001 - the manager decides whether to restart after an error
                 if works:
                     log.warning("no_sign_of_life", reason=str(error))
                 works = False

@@ -29,7 +29,7 @@ def current(environment: Mapping[str, str] = os.environ, login: Path = _LOGIN) -
 def owner_not_root(path: Path) -> str | None:
     """Return the name of the owner of ``path`` if it is not root and this process runs as root; otherwise None.
 
-    None also if there is no such file. Only root creates files that the owner cannot use.
+    Also None if the file does not exist. Only files that root creates are unusable for the owner.
     """
     try:
         owner = path.stat().st_uid

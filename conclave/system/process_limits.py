@@ -4,7 +4,7 @@ import ctypes
 import resource
 
 MAX_FILES = 65_536
-"""The limit of open files is raised to at most 65,536. Some systems allow a thousand million, which is useless."""
+"""The limit of open files is raised to at most 65,536. Some systems allow a billion, which is useless."""
 
 MMAP_THRESHOLD_BYTES = 32 * 1024
 """A block larger than 32 KiB is mapped by itself, and returned to the system as soon as it is freed."""
@@ -28,7 +28,7 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_FILES
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted)
+    limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(soft, limit)

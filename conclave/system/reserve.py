@@ -1,10 +1,10 @@
 """Reserves disk space for cleanup: erasing needs some space on a full disk before it frees any.
 
 The reserve is a preallocated file, which the server creates. If less than its size is free on the disk, a run truncates
-the file and uses the space. The server does not refill it during a run, and accepts nothing large until the file has
-its full size again.
+the file and uses the space. The server does not refill it during a run, and accepts no large requests until the file
+has its full size again.
 
-If other programs have filled the disk, the server releases a small part once, for small changes. The rest is for
+If other programs have filled the disk, the server once releases a small part for small changes. The rest is for
 cleanup.
 """
 
@@ -43,7 +43,7 @@ class Reserve:
         return max(0, self.size - file_size(self.path))
 
     def refill(self) -> None:
-        """Restore the full size, if there is room for it. Raises OSError; BlockingIOError while a run uses it."""
+        """Restore the full size if there is room for it. Raises OSError; BlockingIOError while a run uses it."""
         if not self.size:
             self.path.unlink(missing_ok=True)
         elif file_size(self.path) != self.size:
@@ -60,46 +60,46 @@ class Reserve:
             return
         with open_to_lock(self.path) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left = max(self.size - SLACK_BYTES, self.size // 2)
-            if not self.missing():  # check again: a run may have used it meanwhile
-                _shrink(database, descriptor, left)
-                log.warning("reserve_released", path=str(self.path), bytes=self.size - left)
+            size = max(self.size - SLACK_BYTES, self.size // 2)
+            if not self.missing():  # check again: a run may have used it in between
+                _shrink(database, descriptor, size)
+                log.warning("reserve_released", path=str(self.path), bytes=self.size - size)
 
     def _fill(self, descriptor: int) -> None:
-        kept = os.fstat(descriptor).st_size
-        missing = self.size - kept
+        former_size = os.fstat(descriptor).st_size
+        missing = self.size - former_size
         if missing <= 0:
             os.ftruncate(descriptor, self.size)
         elif free_bytes(self.path.parent) >= missing + SLACK_BYTES:
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
             except OSError:
-                os.ftruncate(descriptor, kept)  # another process took the space: a partial reserve does not help
+                os.ftruncate(descriptor, former_size)  # another process took the space: a partial reserve does not help
                 raise
             log.info("reserve_made", path=str(self.path), bytes=self.size)
 
 
 def reserves(config: Config) -> list[Reserve]:
     """Return a server's reserves: beside the database, and in Spark's folder if that is on another file system."""
-    beside = config.database.with_name(config.database.name + SUFFIX)
-    found = [Reserve(beside, config.cleanup.disk_reserve)]
+    path = config.database.with_name(config.database.name + SUFFIX)
+    result = [Reserve(path, config.cleanup.disk_reserve)]
     if config.cleanup.engine == "spark" and _device(config.data) != _device(config.database.parent):
-        found.append(Reserve(config.data / SUFFIX.removeprefix("."), config.cleanup.disk_reserve))
-    return found
+        result.append(Reserve(config.data / SUFFIX.removeprefix("."), config.cleanup.disk_reserve))
+    return result
 
 
 @contextmanager
 def released_reserve(config: Config) -> Iterator[None]:
     """Make room for a run for the duration of the block: empty each reserve whose disk has less free than its size."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for each in reserves(config):
-            with suppress(OSError):  # missing, or it cannot be locked: then the run uses the free space
-                descriptor = held.enter_context(open_to_lock(each.path))
+            with suppress(OSError):  # missing, or cannot be locked: then the run uses the free space
+                descriptor = locks.enter_context(open_to_lock(each.path))
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-                kept = os.fstat(descriptor).st_size
-                if free_bytes(each.path.parent) < kept:
+                size = os.fstat(descriptor).st_size
+                if free_bytes(each.path.parent) < size:
                     _shrink(config.database, descriptor, 0)
-                    log.warning("reserve_released", path=str(each.path), bytes=kept)
+                    log.warning("reserve_released", path=str(each.path), bytes=size)
         yield
 
 
@@ -111,17 +111,17 @@ def release_for_start(config: Config) -> None:
             log.warning("reserve_released", path=str(each.path), bytes=each.size)
 
 
-def _shrink(path: Path, descriptor: int, left: int) -> None:
-    """Shrink a reserve to ``left`` bytes, between two transactions of the server.
+def _shrink(path: Path, descriptor: int, size: int) -> None:
+    """Shrink a reserve to ``size`` bytes, between two transactions of the server.
 
     ``path``: the database. ``descriptor``: the open reserve file. The server's next transaction sees the change, and
     does not use the freed space.
     """
     try:
         with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-            os.ftruncate(descriptor, left)
+            os.ftruncate(descriptor, size)
     except (StoreError, sqlite3.Error):  # if no server runs, a full disk may prevent opening the database
-        os.ftruncate(descriptor, left)
+        os.ftruncate(descriptor, size)
 
 
 def _device(folder: Path) -> int:

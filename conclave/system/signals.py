@@ -1,6 +1,6 @@
-"""Signal handling: resets what the parent process has set, and handles SIGHUP.
+"""Signal handling: resets the signal settings of the parent process, and handles SIGHUP.
 
-SIGHUP requests a reload, and never ends the process, from its start to its end.
+SIGHUP requests a reload. It never ends the process, not even while that starts or ends.
 """
 
 import signal
@@ -10,8 +10,8 @@ from collections.abc import Callable
 def reset_inherited() -> None:
     """Unblock all signals, and reset SIGCHLD. Call it in the main thread at the start of a process.
 
-    Blocked signals would never be delivered, and while SIGCHLD is ignored no exit status is available. SIGHUP, SIGINT
-    and SIGTERM stay ignored if they are: `nohup` and scripts that start background commands rely on it.
+    Blocked signals would never be delivered, and while SIGCHLD is ignored no exit status is available. If SIGHUP,
+    SIGINT or SIGTERM are ignored, they stay ignored: `nohup` and scripts that start background commands rely on it.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -32,7 +32,7 @@ def ignore_hangup() -> None:
 
 
 class Hangups:
-    """Handles SIGHUP from its creation on. Create it in the main thread."""
+    """Handles SIGHUP once it is created. Create it in the main thread."""
 
     def __init__(self) -> None:
         """Install the handler."""
@@ -41,7 +41,7 @@ class Hangups:
         signal.signal(signal.SIGHUP, lambda *_: self._handler())
 
     def set_handler(self, handler: Callable[[], object]) -> None:
-        """Call ``handler`` for each SIGHUP, and now if one has arrived before. It may interrupt any code."""
+        """Call ``handler`` for each SIGHUP, and at once if one has already arrived. It may interrupt any code."""
         self._handler = handler
         if self._is_pending:
             handler()

@@ -1,8 +1,8 @@
 """The protocol between the cleanup worker and its server: lines of JSON.
 
-The worker writes messages to its standard output. The server writes to the worker's standard input: the settings, again
-the settings when the log level has changed, and orders. The end of that input means that the server has ended. A worker
-whose next run is far off exits, and the next one is started with the rest of its schedule.
+The worker writes messages to its standard output. The server writes to the worker's standard input: the settings, the
+settings again when the log level has changed, and orders. If that input ends, the server has ended. If
+the next run is far off, the worker exits. The next worker is started with the remaining schedule.
 """
 
 import json
@@ -55,7 +55,7 @@ class DryRunEnded:
 
 @dataclass(frozen=True)
 class WorkerFault:
-    """Cleanup does not work, because of ``reason``."""
+    """Cleanup does not work. ``reason``: one line for the operator."""
 
     reason: str
     due_in: float | None = None
@@ -73,14 +73,14 @@ class JavaStarted:
 
 @dataclass(frozen=True)
 class OrderAccepted:
-    """The worker is carrying out an order, or is about to."""
+    """The worker is carrying out an order, or will do so next."""
 
     order: WorkerOrder
 
 
 @dataclass(frozen=True)
 class WorkerIdle:
-    """The worker exits, with its Java process, and is to be started again for its next job, or for an order.
+    """The worker exits, with its Java process, and has to be started again for its next job, or for an order.
 
     ``due``: the seconds until each job of the schedule is due, in the order of the schedule.
     """
@@ -93,24 +93,24 @@ class WorkerIdle:
         return min(self.due)
 
     def later(self, seconds: float) -> "WorkerIdle":
-        """Return the schedule as of ``seconds`` later."""
+        """Return the same schedule, but ``seconds`` later."""
         return WorkerIdle(tuple(each - seconds for each in self.due))
 
 
 WorkerMessage = WorkerState | JavaStarted | RunEnded | DryRunEnded | OrderAccepted | WorkerIdle | WorkerFault
 
 
-def encode_idle(asleep: WorkerIdle, now: float) -> str:
+def encode_idle(idle: WorkerIdle, now: float) -> str:
     """Return the command-line argument of the next worker.
 
-    ``now``: seconds of the monotonic clock, which all processes of a machine share. So no run is late by the time that
-    a start takes.
+    ``now``: seconds of the monotonic clock, which all processes of a machine share. So the start of
+    the worker does not delay runs.
     """
-    return json.dumps(asleep.later(-now).due)
+    return json.dumps(idle.later(-now).due)
 
 
 def decode_idle(text: str, now: float) -> WorkerIdle:
-    """Parse the output of ``encode_idle``, as of ``now``. Raises ValueError."""
+    """Parse the output of ``encode_idle``. The result is relative to ``now``. Raises ValueError."""
     return WorkerIdle(tuple(map(float, json.loads(text)))).later(now)
 
 

@@ -38,10 +38,10 @@ HEADERS = {
 """The headers of all files. Workers use the policy of their own script."""
 
 IMMUTABLE = "public, max-age=31536000, immutable"
-"""For files whose names have their hash: their content never changes."""
+"""For files with their hash in the name: their content never changes."""
 
 REVALIDATE = "no-cache"
-"""For all others: browsers cache and revalidate them."""
+"""For all other files: browsers cache and revalidate them."""
 
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -54,7 +54,7 @@ _MEDIA_TYPES = {
 }
 
 _AUTH_META = '<meta name="auth-header" content="{}">'
-"""The element with which the page finds the name of the token's header."""
+"""The element from which the page reads the name of the token's header."""
 
 
 class File(NamedTuple):
@@ -73,15 +73,18 @@ def file_names(folder: Path) -> list[str]:
 
 @cache
 def load(path: Path, auth_header: str) -> File:
-    """Read and compress a file. Cached, since it takes some 20 ms. ``auth_header``: the setting, for the page."""
+    """Read and compress a file. Cached, since that takes about 20 ms. ``auth_header``: the setting, for the page."""
     body = path.read_bytes()
     if path.name == PAGE:
         default, configured = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
         body = body.replace(default, configured)
-    gzipped = gzip.compress(body, mtime=0)
+    compressed = gzip.compress(body, mtime=0)
     tag = hashlib.sha256(body).hexdigest()
     return File(
-        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(gzipped) if len(gzipped) < len(body) else None
+        _MEDIA_TYPES[path.suffix],
+        tag,
+        split_body(body),
+        split_body(compressed) if len(compressed) < len(body) else None,
     )
 
 

@@ -1,9 +1,9 @@
 """Parses requests, and writes responses.
 
 ``Endpoint`` describes an endpoint: path, access, messages, errors. Its schemas parse requests and write responses, and
-the OpenAPI document is made from them.
+the OpenAPI document is generated from them.
 
-A request body has at most 1 MiB, also after decompression, and has to arrive within two minutes.
+A request body has at most 1 MiB, even after decompression, and has to arrive within two minutes.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from conclave.wire.schemas.base import (
 )
 
 MAX_BODY_BYTES = 1_048_576
-"""The largest request body, also after decompression."""
+"""The largest request body, before and after decompression."""
 
 BODY_SECONDS = 120.0
 """The time limit of a body, since it is kept in memory. The largest one needs 9 KiB/s."""
@@ -110,8 +110,8 @@ async def _has_body(request: web.Request) -> bool:
 
 def _encodings(request: web.Request) -> list[str]:
     """Return the content codings of all headers, in order of application."""
-    named = ",".join(request.headers.getall("Content-Encoding", ())).lower().split(",")
-    return [each for part in named if (each := part.strip()) not in ("", "identity")]
+    names = ",".join(request.headers.getall("Content-Encoding", ())).lower().split(",")
+    return [each for part in names if (each := part.strip()) not in ("", "identity")]
 
 
 def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
@@ -122,25 +122,25 @@ def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
     """
     if not encodings:
         return body
-    # Only one: a head has room for thousands, and each would cost as much time.
+    # Only one: a head has room for thousands, each of which would take as much time.
     if len(encodings) > 1 or encodings[0] not in ("gzip", "x-gzip", "deflate"):
         raise UnknownEncodingError
     try:
-        unpacked, members = bytearray(), 0
+        result, members = bytearray(), 0
         while body:
             members += 1
             if members > MAX_GZIP_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
                 raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MAX_GZIP_MEMBERS} pieces")
-            unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
-            unpacked += unpacking.decompress(body, MAX_BODY_BYTES + 1 - len(unpacked))
-            if len(unpacked) > MAX_BODY_BYTES:
+            decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
+            result += decompressor.decompress(body, MAX_BODY_BYTES + 1 - len(result))
+            if len(result) > MAX_BODY_BYTES:
                 raise BodyTooLargeError
-            if not unpacking.eof:
+            if not decompressor.eof:
                 raise BadRequestError(f"the body is not {encodings[0]}, or not all of it")
-            body = unpacking.unused_data
+            body = decompressor.unused_data
     except zlib.error as error:
         raise BadRequestError(f"the body is not {encodings[0]}") from error
-    return bytes(unpacked)
+    return bytes(result)
 
 
 class Access(Enum):
@@ -159,8 +159,8 @@ class Endpoint:
 
     ``body`` and ``query``: the schemas of the request. ``answer``: the message of a success; None if it has no body, or
     another type. ``refuses``: errors besides those of the token, ids in the path, the body and the role. ``head``:
-    whether HEAD is supported. ``format``: a fixed response format; None: negotiated. ``media_type``: of a success that
-    is not a message, else None.
+    whether HEAD is supported. ``format``: a fixed response format; None: negotiated. ``media_type``: the type of a
+    success response that is not a message.
     """
 
     method: str
@@ -238,11 +238,11 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     body = await receive(request, needs_type=written_in is None)
     if request.get(BODY_PENDING):
         await request[RECHECK_SESSION]()
-    text = written_in or request[FORMAT]
-    quick = schema.quick(text, body) if schema.quick else None
-    if isinstance(quick, kind):
-        return quick
-    if text is Format.PROTOBUF:
+    effective_format = written_in or request[FORMAT]
+    parsed_body = schema.quick(effective_format, body) if schema.quick else None
+    if isinstance(parsed_body, kind):
+        return parsed_body
+    if effective_format is Format.PROTOBUF:
         return _load(schema, kind, protobuf.parse(schema.__name__, body, schema.keep_empty, drop_zero=schema.drop_zero))
     return _load(schema, kind, formats.parse(body) if body else {})
 
@@ -286,9 +286,9 @@ def read_query(request: web.Request, kind: type[V]) -> V:
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
-    quick = schema.quick(request.rel_url.raw_query_string) if schema.quick else None
-    if isinstance(quick, kind):
-        return quick
+    parsed_query = schema.quick(request.rel_url.raw_query_string) if schema.quick else None
+    if isinstance(parsed_query, kind):
+        return parsed_query
     return _load(
         schema, kind, {name: request.query[name] for name in schema_instance(schema).fields if name in request.query}
     )
@@ -339,21 +339,21 @@ def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
 
 def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapping[str, Any]) -> V:
     try:
-        loaded = schema_instance(schema).load(values)
+        result = schema_instance(schema).load(values)
     except ValidationError as error:
         raise _field_errors(error.messages_dict) from error
-    assert isinstance(loaded, kind)  # noqa: S101 - handlers pass the class of their endpoint's schema
-    return loaded
+    assert isinstance(result, kind)  # noqa: S101 - handlers pass the class of their endpoint's schema
+    return result
 
 
 def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
-    found = list(_by_field(messages))
-    is_broken = any(breaks_constraint(text) for _, texts in found for text in texts)
-    named = {_truncated(name): texts for name, texts in found[:MAX_FIELD_ERRORS]}
-    parts = [f"{name}: {' '.join(texts)}" for name, texts in named.items()]
-    if len(found) > MAX_FIELD_ERRORS:
-        parts.append(f"and {len(found) - MAX_FIELD_ERRORS} more")
-    return (BadRequestError if is_broken else InvalidValueError)("; ".join(parts), fields=named)
+    field_errors = list(_by_field(messages))
+    is_broken = any(breaks_constraint(text) for _, texts in field_errors for text in texts)
+    shown_errors = {_truncated(name): texts for name, texts in field_errors[:MAX_FIELD_ERRORS]}
+    parts = [f"{name}: {' '.join(texts)}" for name, texts in shown_errors.items()]
+    if len(field_errors) > MAX_FIELD_ERRORS:
+        parts.append(f"and {len(field_errors) - MAX_FIELD_ERRORS} more")
+    return (BadRequestError if is_broken else InvalidValueError)("; ".join(parts), fields=shown_errors)
 
 
 def _truncated(name: str) -> str:

@@ -49,7 +49,7 @@ def _require_few_values(body: bytes) -> None:
 
 
 def count_values(text: bytes) -> int:
-    """Return the number of commas and opening brackets in ``text``, about that of its values."""
+    """Return the number of commas and opening brackets in ``text``, which is about the number of its values."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -77,19 +77,19 @@ _ODD = frozenset("13579bdfBDF")
 
 @lru_cache(256)
 def body_format(content_type: str) -> Format | None:
-    """Return the format of a body by its ``Content-Type``; None for other types or none."""
+    """Return the format of a body by its ``Content-Type``; None if it is another type or absent."""
     return _BY_TYPE.get(content_type.partition(";")[0].strip().lower())
 
 
 @lru_cache(256)
 def response_format(accept: str, content_type: str, token: str) -> Format:
-    """Return the response format by the first of the three that decides, else JSON.
+    """Return the response format by the first of these rules that applies, else JSON.
 
-    ``accept`` decides if it names exactly one of the two types, ``content_type`` if it is one of them, ``token`` by its
+    ``accept`` applies if it names exactly one of the two types, ``content_type`` if it is one of them, ``token`` by its
     last digit, odd for protobuf, even if it is expired. Pass only that digit, since results are cached. Each is "" if
     absent.
     """
-    named = {body_format(each) for each in accept.split(",") if not _REFUSED.search(each)} - {None}
-    if len(named) == 1 and (only := named.pop()):
-        return only
+    named_formats = {body_format(each) for each in accept.split(",") if not _REFUSED.search(each)} - {None}
+    if len(named_formats) == 1 and (named_format := named_formats.pop()):
+        return named_format
     return body_format(content_type) or (Format.PROTOBUF if token[-1:] in _ODD else Format.JSON)

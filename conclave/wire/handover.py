@@ -32,8 +32,7 @@ BARE_TRANSPORT = "conclave_bare_transport"
 """The extra info of a wrapped transport with the original one."""
 
 UNSENT_BYTES = 128 * 1024
-"""At most 128 KiB of a large response are unsent in the system, so that progress is visible.
-"""
+"""At most 128 KiB of a large response are unsent in the system, so that progress is visible."""
 
 
 _UNKNOWN = 2**60
@@ -66,7 +65,7 @@ class AcknowledgingConnection(Protocol):
     """A connection that detects whether a response was acknowledged."""
 
     def may_be_gone(self) -> bool:
-        """Return whether the client has ended its side, or the connection is lost; True also if unknown."""
+        """Return whether the client has ended its side, or the connection is lost; also True if unknown."""
 
     def expect_acknowledgement(self) -> Acknowledgement | None:
         """Start waiting for the acknowledgement of all written bytes. None: the connection is lost."""
@@ -89,15 +88,15 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
         limit_unsent(transport)
     wait_for_full_drain(transport)
     # aiohttp copies a body to join it with the headers. Chunks are in memory one at a time.
-    held = 0 if isinstance(response, StreamedResponse) else 2 * size
-    awaited: list[Acknowledgement] = []
+    held_bytes = 0 if isinstance(response, StreamedResponse) else 2 * size
+    acknowledgements: list[Acknowledgement] = []
     left = partial(_left, response, transport)
-    with request[BUDGET].waiting(request.get(ACCOUNT), held, size, left, transport.abort) as waiting:
-        sending = _send(request, response, waiting, awaited if counts else None)
+    with request[BUDGET].waiting(request.get(ACCOUNT), held_bytes, size, left, transport.abort) as pending_response:
+        sending = _send(request, response, pending_response, acknowledgements if counts else None)
         is_sent = await _watched(sending, response, transport)
     if is_sent and isinstance(response, web.Response):
         response.body = None  # not needed while waiting
-    return is_sent and bool(awaited) and await awaited[0].wait()
+    return is_sent and bool(acknowledgements) and await acknowledgements[0].wait()
 
 
 def wait_for_full_drain(transport: asyncio.WriteTransport) -> None:
@@ -115,36 +114,36 @@ async def wait_drained(drain: Callable[[], Coroutine[Any, Any, bool]], transport
 
 
 async def _watched(
-    sending_all: Coroutine[Any, Any, bool], response: web.StreamResponse | None, transport: asyncio.Transport
+    sending: Coroutine[Any, Any, bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
-    """Run ``sending_all``; abort the connection if the client is too slow."""
-    sending = asyncio.create_task(sending_all)
+    """Run ``sending``; abort the connection if the client is too slow."""
+    task = asyncio.create_task(sending)
     try:
-        if not await _keeps_up(sending, response, transport):
+        if not await _keeps_up(task, response, transport):
             log.info("client_too_slow")
             transport.abort()
-        return await sending
+        return await task
     except ConnectionError:
         return False
     finally:
-        sending.cancel()
+        task.cancel()
         if isinstance(response, StreamedResponse):
-            await asyncio.wait({sending})
+            await asyncio.wait({task})
             await response.chunks.aclose()
 
 
 async def _keeps_up(
-    sending: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
+    task: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
     """Wait until all is sent. Return False as soon as the client is too slow."""
-    watched = Pace(_size(response) + transport.get_write_buffer_size())
+    progress = Pace(_size(response) + transport.get_write_buffer_size())
     while True:
-        await asyncio.wait({sending}, timeout=pace.WINDOW_SECONDS)
-        if sending.done():
+        await asyncio.wait({task}, timeout=pace.WINDOW_SECONDS)
+        if task.done():
             return True
         if isinstance(response, StreamedResponse) and response.is_being_read:
             continue  # the client has read all chunks so far
-        if not watched.keeps_up(_left(response, transport)):
+        if not progress.keeps_up(_left(response, transport)):
             return False
 
 
@@ -160,27 +159,35 @@ def _size(response: web.StreamResponse | None) -> int:
 
 
 async def _send(
-    request: web.Request, response: web.StreamResponse, waiting: PendingResponse, awaited: list[Acknowledgement] | None
+    request: web.Request,
+    response: web.StreamResponse,
+    pending_response: PendingResponse,
+    acknowledgements: list[Acknowledgement] | None,
 ) -> bool:
-    """Send a response. ``awaited``: the pending acknowledgement is appended; None: none is needed."""
+    """Send a response. ``acknowledgements``: the pending acknowledgement is appended; None: it is not needed."""
     protocol, transport = request.protocol, request.transport
     connection: AcknowledgingConnection | None = transport.get_extra_info(CONNECTION) if transport else None
     await response.prepare(request)
     if isinstance(response, StreamedResponse) and request.method != "HEAD":
-        await _send_chunks(request, response, waiting)
-    may_be_gone = awaited is None or connection is None or connection.may_be_gone()
+        await _send_chunks(request, response, pending_response)
+    may_be_gone = acknowledgements is None or connection is None or connection.may_be_gone()
     await response.write_eof()
     # At once: many clients close the connection as soon as they have received everything.
-    if awaited is not None and not may_be_gone and connection and (expected := connection.expect_acknowledgement()):
-        awaited.append(expected)
+    if (
+        acknowledgements is not None
+        and not may_be_gone
+        and connection
+        and (acknowledgement := connection.expect_acknowledgement())
+    ):
+        acknowledgements.append(acknowledgement)
     # A lost connection stays paused if it was paused before.
     return not protocol.writing_paused
 
 
-async def _send_chunks(request: web.Request, response: StreamedResponse, waiting: PendingResponse) -> None:
-    """Send a response chunk by chunk. Raises ConnectionError, also if a chunk cannot be produced."""
+async def _send_chunks(request: web.Request, response: StreamedResponse, pending_response: PendingResponse) -> None:
+    """Send a response in chunks. Raises ConnectionError if the connection is lost or a chunk cannot be produced."""
     while (chunk := await _next_chunk(request, response)) is not None:
-        waiting.hold(len(chunk))
+        pending_response.hold(len(chunk))
         response.left -= len(chunk)
         await response.write(chunk)
         await request.writer.drain()

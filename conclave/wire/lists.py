@@ -51,10 +51,10 @@ class ItemWriter:
         """Return ``items`` as bytes."""
         if not items:
             return b""
-        written = write(self.written_in, self.kind.wire, schema_of(self.kind).dump({self.field: items}))
+        text = write(self.written_in, self.kind.wire, schema_of(self.kind).dump({self.field: items}))
         if self.written_in is Format.JSON:
-            written = written[len(_json_start(self.field)) : -len(b"]}")]
-        return self.separator() + written
+            text = text[len(_json_start(self.field)) : -len(b"]}")]
+        return self.separator() + text
 
     def separator(self) -> bytes:
         """Return the separator before the next item."""
@@ -102,10 +102,10 @@ class _LongItem:
 
 
 class LongList(_LongItem):
-    """Writes an item with a field that is a long list, which may change meanwhile.
+    """Writes an item with a field that is a long list, which may change while it is written.
 
-    In protobuf the length precedes an item. So an upper bound is written, and the rest is padded with a field that
-    readers skip.
+    In protobuf the length precedes an item. So an upper bound of it is written, and the item is padded with a field
+    that readers skip.
     """
 
     def __init__(self, outer: ListWriter, kind: type[WireMessage], item: Any, field: str, size: int) -> None:
@@ -205,10 +205,10 @@ async def reply(
     """Answer with the list that begins with ``first``, the part that ``span`` requested."""
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - list endpoints have a message
-    listed = _ListResponse(request, ListWriter(request[FORMAT], endpoint.answer), read, write_long)
+    list_response = _ListResponse(request, ListWriter(request[FORMAT], endpoint.answer), read, write_long)
     if first.long is None and (first.is_end or len(first.items) == span.rows):
-        return await listed.whole(first)
-    return StreamedResponse(request, listed.chunks(first, span.rows), endpoint.status, request[FORMAT].value)
+        return await list_response.whole(first)
+    return StreamedResponse(request, list_response.chunks(first, span.rows), endpoint.status, request[FORMAT].value)
 
 
 class _ListResponse:
@@ -224,24 +224,24 @@ class _ListResponse:
 
     async def chunks(self, part: ListPart[Any], rows: int | None) -> AsyncGenerator[bytes, None]:
         """Yield the list in chunks, up to ``rows`` rows if given."""
-        written = self._writer.begin()
+        chunk = self._writer.begin()
         while True:
             if part.long is None:
-                written += await self._items(part)
+                chunk += await self._items(part)
             else:
                 assert self._write_long  # noqa: S101 - given for lists with long items
                 async for each in self._write_long(self._writer, part.long):
-                    yield written + each
-                    written = b""
+                    yield chunk + each
+                    chunk = b""
             if rows is not None:
                 rows -= len(part.items) + (part.long is not None)
             if part.is_end or rows == 0:
                 break
-            if written:
-                yield written
-                written = b""
+            if chunk:
+                yield chunk
+                chunk = b""
             part = await self._read(next_span(part, rows))
-        yield written + self._writer.end(more=not part.is_end)
+        yield chunk + self._writer.end(more=not part.is_end)
 
     async def _items(self, part: ListPart[Any]) -> bytes:
         """Write the items of a part."""

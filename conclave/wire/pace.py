@@ -9,8 +9,7 @@ WINDOW_SECONDS = 60.0
 """The length of a window, in which the progress of a client is measured."""
 
 SMALL_BYTES = 256 * 1024
-"""With at most 256 KiB left, a client is too slow only if it reads nothing in a window, or after MAX_SECONDS.
-"""
+"""With at most 256 KiB left, a client is too slow only if it reads nothing in a window, or after MAX_SECONDS."""
 
 MAX_SECONDS = 15 * 60.0
 
@@ -21,7 +20,7 @@ class Pace:
     __slots__ = ("_ends", "_left")
 
     def __init__(self, left: int) -> None:
-        """``left``: how many bytes the client has not read."""
+        """``left``: the number of bytes that the client has not read."""
         self._left, self._ends = left, time.monotonic() + MAX_SECONDS
 
     def keeps_up(self, left: int) -> bool:

@@ -21,7 +21,7 @@ _MESSAGE = conclave_pb2.StoredMessage
 
 
 def _tag(field: int, *, has_length: bool = False) -> bytes:
-    """Return the tag of a field: of a number, or of a length with bytes."""
+    """Return the tag of a number field, or with ``has_length`` of a field of bytes or messages."""
     return varint(field << 3 | 2 * has_length)
 
 
@@ -88,7 +88,7 @@ def _in_json(
     *,
     redacted: bool = False,
 ) -> bytes:
-    # Not by orjson, whose results keep a buffer of 4 KiB: cached pieces took five times their size.
+    # Not by orjson, whose results keep a buffer of 4 KiB: cached pieces would take five times their size.
     return (
         f'{{"sequence_num":{sequence_num},"sender_id":"{_id_text(sender_id)}","mls_message":"'
         f'{base64.b64encode(body).decode()}","created_at":{created_at},"self_destruct_seconds":{self_destruct_seconds},'

@@ -75,8 +75,8 @@ def write(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray |
     elif transport.get_extra_info("sslcontext"):
         for part in parts:
             view = memoryview(part)
-            for at in range(0, len(view), RECORD_BYTES):
-                transport.write(view[at : at + RECORD_BYTES])
+            for begin in range(0, len(view), RECORD_BYTES):
+                transport.write(view[begin : begin + RECORD_BYTES])
     else:
         transport.writelines(parts)  # joining would copy a cached page for each client
 
@@ -97,7 +97,7 @@ def omit_date(headers: MutableMapping[str, str], clock: Clock) -> None:
 
 
 def _time_line(clock: Clock) -> bytes:
-    """Return the header line Date, cached for a second, or that of a clock in doubt."""
+    """Return the header line Date, cached for a second, or the line for a clock in doubt."""
     global _date  # noqa: PLW0603 - a value that only depends on the time
     now = int(time.time())
     if _date[0] != now:
@@ -124,22 +124,22 @@ class CrossOrigin:
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         """``allowed``: the origins, as browsers write them; empty: no CORS headers."""
-        self._allowed = {
+        self._headers_by_origin = {
             each: {**_VARY, "Access-Control-Allow-Origin": each, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
             for each in allowed
         }
-        self._others = _VARY if self._allowed else {}
-        self._lines = {each.encode("ascii"): _written(headers) for each, headers in self._allowed.items()}
-        self._other_lines = _written(self._others)
+        self._other_headers = _VARY if self._headers_by_origin else {}
+        self._lines = {each.encode("ascii"): _written(headers) for each, headers in self._headers_by_origin.items()}
+        self._other_lines = _written(self._other_headers)
 
     def allows(self, origin: str | None) -> bool:
         """Return whether a page of this origin may read responses. ``origin``: the request's header, if any."""
-        return origin in self._allowed
+        return origin in self._headers_by_origin
 
     def add_to(self, headers: MutableMapping[str, str], origin: str | None) -> None:
-        """Add the CORS headers to those of a response. ``origin``: as for ``allows``."""
+        """Add the CORS headers to the headers of a response. ``origin``: as for ``allows``."""
         varies = headers.get("Vary")
-        headers.update(self._allowed.get(origin or "", self._others))
+        headers.update(self._headers_by_origin.get(origin or "", self._other_headers))
         if varies and varies != headers["Vary"]:
             headers["Vary"] += f", {varies}"
 
@@ -149,7 +149,7 @@ class CrossOrigin:
 
 
 def preflight(methods: Iterable[str], auth_header: str) -> dict[str, str]:
-    """Return the headers of a response to a preflight. ``methods``: those of the path."""
+    """Return the headers of a response to a preflight. ``methods``: the methods of the path."""
     return {
         "Access-Control-Allow-Methods": ", ".join(sorted(methods)),
         "Access-Control-Allow-Headers": ", ".join((auth_header, *ALLOWED_HEADERS)),

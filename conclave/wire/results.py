@@ -1,6 +1,6 @@
 """The responses of the server as frozen dataclasses. Ids are UUIDs, times Unix seconds, lifetimes seconds.
 
-Clients parse responses into these classes, and the server writes by schemas made of them (``schemas.base.schema_of``).
+Clients parse responses into these classes, and the server writes them by derived schemas (``schemas.base.schema_of``).
 Fields with a default are absent in responses of older servers.
 """
 
@@ -140,7 +140,7 @@ class RetentionInfo(WireMessage):
     ``policy_source``: where the effective expiry comes from. ``min_lifetime_seconds``: younger messages are not erased;
     0 for no limit. ``legal_hold``: whether a legal hold covers the whole group. ``held_by``: for admins, at most 100
     members who have not fetched all messages yet. ``hidden_before``: messages from before this Unix second are hidden
-    for ever, also under a later policy; 0 for none. ``taken_back``: numbers of messages that were taken back, at most
+    for ever, even under a later policy; 0 for none. ``taken_back``: numbers of messages that were taken back, at most
     1,000: the last ones, or the first ones above the requested number. ``expiry_set_by``: the admin who has set the
     group's expiry; empty if none or unknown. ``more``: whether more messages were taken back than are listed.
     ``last_sequence_num``: the greatest message number of the group so far; 0 for none.
@@ -182,7 +182,7 @@ class MessageSent(WireMessage):
 
 @dataclass(frozen=True)
 class FetchedMessage(WireMessage):
-    """A message. ``expires_at``: the Unix second from which it is not served any more; 0 for none.
+    """A message. ``expires_at``: the Unix second from which the server does not return it; 0 for none.
 
     ``self_destruct_seconds``: how long each reader sees it after reading; 0: for ever. ``redacted``: the caller may not
     see it, and ``mls_message`` is empty.

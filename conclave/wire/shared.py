@@ -1,4 +1,4 @@
-"""Answers with documents and files that are in memory once, and do not change while the server runs."""
+"""Answers with documents and files that all responses share. They do not change while the server runs."""
 
 from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
@@ -19,7 +19,7 @@ def split_body(body: bytes) -> Sequence[bytes]:
 def reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str) -> web.StreamResponse:
     """Answer with a body that all responses share.
 
-    Slow clients keep no open file, and little of the response memory.
+    A slow client keeps no file open, and uses little of the response memory.
     """
     return StreamedResponse(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
 

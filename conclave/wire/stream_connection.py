@@ -1,7 +1,7 @@
 """The connection of an event stream, taken over from aiohttp to save memory.
 
 aiohttp keeps two tasks for each request, with coroutines, request, response, parser and timer. A stream lasts for days,
-and needs none of them after its headers. So its transport then gets another protocol, and aiohttp's connection ends.
+and does not need them after its headers. So its transport then gets another protocol, and aiohttp's connection ends.
 This module writes directly to the transport, without a task.
 """
 
@@ -18,7 +18,7 @@ from conclave.wire.handover import BARE_TRANSPORT
 from conclave.wire.schemas.base import schema_of
 
 LINGER_SECONDS = 1.0
-"""A client gets 1 second to read the queued events after the end of its stream.
+"""A client has 1 second to read the queued events after the end of its stream.
 
 That is less than requests in progress get when the server stops.
 """
@@ -73,7 +73,7 @@ class StreamHead(web.StreamResponse):
         self.force_close()
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing: the stream goes on after aiohttp's part."""
+        """Write nothing: the stream continues after aiohttp's part."""
 
 
 class StreamConnection(Stream, asyncio.Protocol):
@@ -82,14 +82,14 @@ class StreamConnection(Stream, asyncio.Protocol):
     Before ``begin``, and while the client is slow, events are queued.
     """
 
-    __slots__ = ("_abort_timer", "_blocked", "_encoder", "_events", "_transport")
+    __slots__ = ("_abort_timer", "_encoder", "_events", "_is_blocked", "_transport")
 
     def __init__(self, events: Events, user_id: bytes, session_id: int, encoder: EventEncoder) -> None:
         """``events``: the stream is removed from it when the connection is lost."""
         super().__init__(user_id, session_id)
         self._events = events
         self._encoder = encoder
-        self._blocked = True
+        self._is_blocked = True
         self._transport: asyncio.Transport | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +100,7 @@ class StreamConnection(Stream, asyncio.Protocol):
 
     def begin(self, request: web.Request) -> None:
         """Take over the connection of a request after its response headers. Raises ConnectionError if it is lost."""
-        self._blocked = request.protocol.writing_paused
+        self._is_blocked = request.protocol.writing_paused
         self._transport = _take_over(request, self)
         self._transport.write(self._encoder.keep_alive)  # shows the client that it is connected
         self.flush()
@@ -109,12 +109,12 @@ class StreamConnection(Stream, asyncio.Protocol):
 
     def flush(self) -> None:
         """Write the queued events, unless writing is blocked."""
-        if not (self._blocked or self._transport is None or self._transport.is_closing()):
+        if not (self._is_blocked or self._transport is None or self._transport.is_closing()):
             self._write()
 
     def keep_alive(self) -> None:
         """Write a comment, unless writing is blocked."""
-        if not (self._blocked or self._transport is None or self._transport.is_closing()):
+        if not (self._is_blocked or self._transport is None or self._transport.is_closing()):
             self._transport.write(self._encoder.keep_alive)
 
     def finish(self) -> None:
@@ -134,23 +134,23 @@ class StreamConnection(Stream, asyncio.Protocol):
             self._transport.abort()
 
     def _write(self) -> None:
-        if not self._waiting or self._transport is None:
+        if not self._queue or self._transport is None:
             return
-        lost, events = self.take()
-        self._events.lost += lost
-        if len(events) == 1 and not lost:
+        lost_count, events = self.take()
+        self._events.lost += lost_count
+        if len(events) == 1 and not lost_count:
             self._transport.write(self._encoder.event(events[0]))  # shared by all streams, so nothing is copied
         else:
-            lagged = [self._encoder.lagged(lost)] if lost else []
+            lagged = [self._encoder.lagged(lost_count)] if lost_count else []
             self._transport.write(b"".join(lagged + [self._encoder.event(event) for event in events]))
 
     def pause_writing(self) -> None:
         """Queue events: the client reads too slowly."""
-        self._blocked = True
+        self._is_blocked = True
 
     def resume_writing(self) -> None:
         """Write the queued events: the client has read the earlier ones."""
-        self._blocked = False
+        self._is_blocked = False
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -164,13 +164,13 @@ class StreamConnection(Stream, asyncio.Protocol):
 
 def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Transport:
     """Take the transport from aiohttp's protocol, which then ends as if the client had disconnected."""
-    transport, former = request.transport, request.protocol
+    transport, former_protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
         raise ConnectionError("the client is gone")
     transport.set_protocol(successor)
-    bare: asyncio.Transport = transport.get_extra_info(BARE_TRANSPORT, transport)
-    former.transport = None  # or it would close the transport
-    former.connection_lost(None)
-    bare.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
-    bare.resume_reading()  # to detect a disconnect
-    return bare
+    bare_transport: asyncio.Transport = transport.get_extra_info(BARE_TRANSPORT, transport)
+    former_protocol.transport = None  # or it would close the transport
+    former_protocol.connection_lost(None)
+    bare_transport.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
+    bare_transport.resume_reading()  # to detect a disconnect
+    return bare_transport

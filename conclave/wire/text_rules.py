@@ -1,4 +1,4 @@
-"""Rules for names and other short texts of users: no characters that could deceive a reader."""
+"""Rules for names and other short texts of users. They reject characters that could deceive a reader."""
 
 import re
 from typing import Any

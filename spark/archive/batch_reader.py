@@ -1,7 +1,7 @@
-"""Reads the messages of a batch from the hot store, in a process of its own.
+"""Reads the messages of a batch from the hot store, in a separate process.
 
 ADBC brings its own SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when
-either closes the file. The run has the store open meanwhile, for the batches before this one.
+either closes the file. While this process reads a batch, the run has the store open for the batches before it.
 """
 
 import sys
@@ -14,7 +14,7 @@ from conclave.keys.cipher import OVERHEAD_BYTES
 from spark.archive import columns as a
 
 COUNT = "count"
-"""The column of the last stream: how many messages the streams before it have."""
+"""The column of the last stream: the number of messages in the streams before it."""
 
 _READ = """
 SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum,
@@ -26,13 +26,13 @@ WHERE batch = {batch:d} AND sequence_num BETWEEN first_seq AND ranges.last_seq
 """
 
 ROWS_AT_ONCE = 8192
-"""A stream has messages of some groups: at least 8,192, or the last ones."""
+"""The minimum number of messages in a stream, except in the last one."""
 
 
 def main() -> None:
     """Write the stored messages of a batch that the archive does not serve yet, with their checksums, to stdout.
 
-    There are Arrow streams of messages, group by group. A last stream has one number: how many messages these are.
+    Writes Arrow streams of messages, group by group. The last stream has only the number of messages.
     Arguments: the database as a file URI, and the number of the batch.
     """
     uri, batch = sys.argv[1:]
@@ -40,33 +40,33 @@ def main() -> None:
     with closing(adbc_driver_sqlite.dbapi.connect(f"{uri}?mode=ro")) as connection, connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 5000")  # the last connection to close the store locks it for a moment
         cursor.execute(f"SELECT group_key FROM archive_move_ranges WHERE batch = {int(batch):d} ORDER BY group_key")
-        total, waiting = 0, list[pyarrow.Table]()
+        total, tables = 0, list[pyarrow.Table]()
         for (group_key,) in cursor.fetchall():
             cursor.execute(_READ.format(batch=int(batch), group_key=group_key, added=OVERHEAD_BYTES))
             rows = cursor.fetch_arrow_table()
             if rows.column(a.BODY).null_count:
                 raise SystemExit(f"{rows.column(a.BODY).null_count} messages of group {group_key} have no body")
             if rows.num_rows:
-                waiting.append(_summed(rows.cast(a.MOVING)))
-            if sum(each.num_rows for each in waiting) >= ROWS_AT_ONCE:
-                total += _write(waiting)
-        total += _write(waiting)
+                tables.append(_with_checksums(rows.cast(a.MOVING)))
+            if sum(each.num_rows for each in tables) >= ROWS_AT_ONCE:
+                total += _write(tables)
+        total += _write(tables)
         _write_table(pyarrow.table({COUNT: [total]}))
     sys.stdout.buffer.flush()
 
 
-def _summed(rows: pyarrow.Table) -> pyarrow.Table:
-    """Give each message its checksum here, before it goes anywhere else."""
-    at = rows.column_names.index(a.CHECKSUM)
-    return rows.set_column(at, a.MOVING.field(a.CHECKSUM), a.checksums_of(rows))
+def _with_checksums(rows: pyarrow.Table) -> pyarrow.Table:
+    """Add the checksum of each message."""
+    position = rows.column_names.index(a.CHECKSUM)
+    return rows.set_column(position, a.MOVING.field(a.CHECKSUM), a.checksums_of(rows))
 
 
-def _write(waiting: list[pyarrow.Table]) -> int:
-    """Write tables as one stream, and let go of them. Return how many messages they have."""
-    if not waiting:
+def _write(tables: list[pyarrow.Table]) -> int:
+    """Write tables as one stream, and clear the list. Return the number of messages."""
+    if not tables:
         return 0
-    rows = pyarrow.concat_tables(waiting)
-    waiting.clear()
+    rows = pyarrow.concat_tables(tables)
+    tables.clear()
     _write_table(rows)
     return int(rows.num_rows)
 

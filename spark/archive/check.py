@@ -1,7 +1,4 @@
-"""Checks the archive: reads all of it, and compares it with the index in the hot store.
-
-Neither may change meanwhile: the caller holds the run lock.
-"""
+"""Compares the whole archive with its index in the hot store. Requires the run lock."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,19 +6,19 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from conclave.archive.integrity import Key, compare, names, place
+from conclave.archive.integrity import Key, compare, group_names, partition_name
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.living import Living
-from spark.archive.reclaim import living_of
+from spark.archive.reclaim import readable_rows
 from spark.hot_store import Hot
 from spark.session import PAGE_SUMS
 
 
 @dataclass
 class Check:
-    """The result of a check: what was read. ``differences``: one line for each difference."""
+    """The result of a check. ``differences``: one line each."""
 
     messages: int = 0
     body_bytes: int = 0
@@ -30,10 +27,11 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the table has for one row of the index, with checksums computed again.
+class IndexedPart:
+    """The messages in the table that belong to one index row.
 
-    ``altered``: how many messages do not have the checksum with which they were archived.
+    ``row``: the expected index row, with a recomputed checksum. ``altered``: how many messages have a wrong
+    checksum.
     """
 
     row: PartRow
@@ -41,21 +39,21 @@ class Found:
 
 
 def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, group_key: int | None = None) -> Check:
-    """Compare ``rows`` of the table with the index, for one group or for all, as far as they can be read.
+    """Compare the readable ``rows`` of the table with the index, for one group or all.
 
-    What the index does not name is left out: it was erased, is in the hot store again, or is on its way.
+    Ignores rows that are not in the index: they were erased, restored to the hot store, or are being moved.
     """
     parts = hot.read(moves.parts, group_key)
     index = {part.key: part for part in parts}
-    rows = living_of(spark, rows, parts, living)
+    rows = readable_rows(spark, rows, parts, living)
     with _without_page_sums(spark):
-        found, doubles = _read(rows), _find_doubles(rows)
-    stored = {key: each.row for key, each in found.items()}
-    faults = compare(index, stored, {key: each.altered for key, each in found.items()})
-    called = hot.read(names, {key[0] for key in faults} | doubles.keys())
-    differences = [f"{called[key[0]]}, {place(key)}: {line}" for key, lines in faults.items() for line in lines]
+        table_parts, duplicates = _read(rows), _count_duplicates(rows)
+    stored = {key: each.row for key, each in table_parts.items()}
+    faults = compare(index, stored, {key: each.altered for key, each in table_parts.items()})
+    names = hot.read(group_names, {key[0] for key in faults} | duplicates.keys())
+    differences = [f"{names[key[0]]}, {partition_name(key)}: {line}" for key, lines in faults.items() for line in lines]
     differences += [
-        f"{called[key]}: {count:,} numbers are there more than once" for key, count in sorted(doubles.items())
+        f"{names[key]}: {count:,} numbers are there more than once" for key, count in sorted(duplicates.items())
     ]
     return Check(
         sum(row.message_count for row in stored.values()),
@@ -67,7 +65,7 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, grou
 
 @contextmanager
 def _without_page_sums(spark: SparkSession) -> Iterator[None]:
-    """Have damaged pages read in the block, so that messages are told by their own checksums. Write nothing then."""
+    """Context manager that disables page checksums, to find damage by the checksums of messages. For reads only."""
     spark.conf.set(PAGE_SUMS, "false")
     try:
         yield
@@ -80,9 +78,9 @@ def _checksum() -> Column:
     return F.xxhash64(*a.CHECKED)
 
 
-def _read(rows: DataFrame) -> dict[Key, Found]:
+def _read(rows: DataFrame) -> dict[Key, IndexedPart]:
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
-    found = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
+    totals = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
         F.min(number),
         F.max(number),
         F.min(created),
@@ -92,10 +90,10 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
         F.bit_xor(_checksum()),
         F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )
-    return {(row[0], row[1], row[2]): Found(PartRow(*tuple(row)[:10]), row[10]) for row in found.collect()}
+    return {(row[0], row[1], row[2]): IndexedPart(PartRow(*tuple(row)[:10]), row[10]) for row in totals.collect()}
 
 
-def _find_doubles(rows: DataFrame) -> dict[int, int]:
-    """Return for each group how many of its numbers occur more than once; only groups with any."""
+def _count_duplicates(rows: DataFrame) -> dict[int, int]:
+    """Return how many numbers occur more than once in each group. Omits groups without duplicates."""
     numbers = rows.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1")
     return {row[0]: row[1] for row in numbers.groupBy(a.GROUP_KEY).count().collect()}

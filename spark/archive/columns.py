@@ -1,4 +1,4 @@
-"""Column names and types of the archive's table, and of the plans that are applied to it."""
+"""The column names and types of the archive's table and of its plans."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,10 +8,7 @@ import pyarrow
 from conclave.archive.layout import checksums
 
 LIFETIME = "lifetime"
-"""Partition column: the class, in seconds; -1 for keep.
-
-It is the effective expiry of the group when the batch was fixed.
-"""
+"""Partition column: the effective expiry of the group, in seconds, when the batch was fixed; -1 for keep."""
 
 SPAN = "span"
 """Partition column: the first Unix second of the span in which the message was created."""
@@ -23,12 +20,12 @@ IS_COMMIT = "is_commit"
 CREATED_AT = "created_at"
 CHECKSUM = "checksum"
 SIZE = "size"
-"""How many bytes the body has that the client sent: known without reading it."""
+"""The bytes of the body before encryption."""
 
 BODY = "mls_message"
 
 CHECKED = (GROUP_KEY, SEQUENCE_NUM, SENDER_ID, IS_COMMIT, CREATED_AT, BODY)
-"""What the checksum of a message covers, in this order."""
+"""The columns that the checksum covers, in order."""
 
 STORED = pyarrow.schema(
     [
@@ -42,24 +39,24 @@ STORED = pyarrow.schema(
         (BODY, pyarrow.binary()),
     ]
 )
-"""What a data file has of a message: all but the partition, which its folder names."""
+"""The columns of a data file: all except the partition columns."""
 
 ARCHIVE = pyarrow.schema([(LIFETIME, pyarrow.int64()), (SPAN, pyarrow.int64()), *STORED])
 """The columns of the table."""
 
 MOVING = pyarrow.schema([(LIFETIME, pyarrow.int64()), *STORED])
-"""Messages of a batch, as they are read from the hot store."""
+"""The columns of a batch that is read from the hot store."""
 
-_AT_ONCE = 256
-"""Values are taken out of Arrow for 256 rows at once: meanwhile no thread goes on, not even one that holds a lock."""
+_BATCH_ROWS = 256
+"""How many rows to convert from Arrow at once. The conversion blocks all threads, even one that holds a lock."""
 
 
 def checksums_of(rows: pyarrow.Table) -> pyarrow.Array:
-    """Return the checksums that messages have, which should be those with which they were archived."""
+    """Compute the checksums of messages."""
     return pyarrow.array(checksums(values_of(rows, CHECKED)), pyarrow.int64())
 
 
 def values_of(rows: pyarrow.Table, names: Sequence[str]) -> Iterator[Any]:
-    """Yield what each row has in some columns, as a tuple."""
-    for some in rows.select(names).to_batches(max_chunksize=_AT_ONCE):
-        yield from zip(*(column.to_pylist() for column in some.columns), strict=True)
+    """Yield the values of some columns as a tuple for each row."""
+    for batch in rows.select(names).to_batches(max_chunksize=_BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

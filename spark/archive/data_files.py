@@ -1,9 +1,7 @@
-"""Writes the archive's data files, and reads them: without Spark, but just as Spark writes those that it rewrites.
+"""Reads and writes the archive's data files without Spark, in the format of those that Spark rewrites.
 
-Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. There are statistics
-of groups, numbers and times only: others would be pieces of bodies and senders.
-
-The log of the table says which files belong to it.
+Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. Statistics
+cover only groups, numbers and times: others would expose parts of bodies and senders.
 """
 
 import json
@@ -22,19 +20,19 @@ from deltalake.transaction import AddAction
 from pyarrow import compute, parquet
 
 from conclave.archive.faults import one_line
-from conclave.archive.files import told_of
+from conclave.archive.files import file_values
 from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
 from spark.archive import columns as a
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 
 STATISTICS = (a.GROUP_KEY, a.SEQUENCE_NUM, a.CREATED_AT)
-"""The columns of which files and the table's log say the least and the greatest value."""
+"""The columns with statistics in files and in the table's log."""
 
-_CHECKED_AT_ONCE = 64
-"""The size of a page is looked at every 64 messages: bodies may be large."""
+_PAGE_CHECK_ROWS = 64
+"""The page size is checked every 64 messages, since bodies may be large."""
 
-_OTHER_BYTES = 64
-"""About what a message has beside its body."""
+_OVERHEAD_BYTES = 64
+"""The approximate bytes of a message besides its body."""
 
 _LAYOUT: dict[str, Any] = {
     "compression": "zstd",
@@ -42,14 +40,14 @@ _LAYOUT: dict[str, Any] = {
     "write_statistics": list(STATISTICS),
     "write_page_index": True,
     "write_page_checksum": True,
-    "write_batch_size": _CHECKED_AT_ONCE,
+    "write_batch_size": _PAGE_CHECK_ROWS,
     "max_rows_per_page": PAGE_ROWS,
     "store_schema": False,
 }
 
 
-class MisnamedError(ArchiveError):
-    """The columns of a file are not those of the archive: what names them was damaged."""
+class MisnamedError(ArchiveRunError):
+    """The columns of a file have wrong names, so its metadata is damaged."""
 
 
 Partition = tuple[int, int]
@@ -57,29 +55,29 @@ Partition = tuple[int, int]
 
 
 def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
-    """Write messages, in the table's columns and in its order, to new files of the table in ``folder``.
+    """Write messages, with the columns and order of the table, to new data files in ``folder``.
 
-    Return what its log has to say of them; until then they are no part of it. They are not synced. Raises OSError.
+    Returns the log actions that add the files to the table. The files are not synced. Raises OSError.
     """
     added = []
-    for partition, of_partition in _partitions(rows):
-        place = folder / _place(partition)
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        place.mkdir(mode=0o700, exist_ok=True)
-        names, left = _names(partition), _row_groups(of_partition.select(a.STORED.names))
-        while written := _write_file(folder, next(names), partition, left):
-            added.append(written)
+    for partition, partition_rows in _partitions(rows):
+        partition_folder = folder / _partition_path(partition)
+        partition_folder.parent.mkdir(mode=0o700, exist_ok=True)
+        partition_folder.mkdir(mode=0o700, exist_ok=True)
+        paths, row_groups = _new_paths(partition), _row_groups(partition_rows.select(a.STORED.names))
+        while action := _write_file(folder, next(paths), partition, row_groups):
+            added.append(action)
     return added
 
 
-def _place(partition: Partition) -> str:
+def _partition_path(partition: Partition) -> str:
     return f"{a.LIFETIME}={partition[0]}/{a.SPAN}={partition[1]}"
 
 
-def _names(partition: Partition) -> Iterator[str]:
+def _new_paths(partition: Partition) -> Iterator[str]:
     """Yield paths for new files of a partition, within the table's folder."""
     name = uuid4()
-    return (f"{_place(partition)}/part-{number:05d}-{name}.c000.zstd.parquet" for number in count())
+    return (f"{_partition_path(partition)}/part-{number:05d}-{name}.c000.zstd.parquet" for number in count())
 
 
 def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]]:
@@ -91,50 +89,50 @@ def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]
 
 
 def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    """Divide messages into row groups: of ROW_GROUP_BYTES at most, but of one message at least."""
-    sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OTHER_BYTES)
+    """Divide messages into row groups of at most ROW_GROUP_BYTES, but at least one message."""
+    sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OVERHEAD_BYTES)
     ends = compute.cumulative_sum(sizes)
     start = size = 0
     while start < rows.num_rows:
-        left = range(start, rows.num_rows)
-        count = bisect_right(left, size + ROW_GROUP_BYTES, key=lambda at: ends[at].as_py())
+        remaining = range(start, rows.num_rows)
+        count = bisect_right(remaining, size + ROW_GROUP_BYTES, key=lambda index: ends[index].as_py())
         yield rows.slice(start, max(1, count))
         start += max(1, count)
         size = ends[start - 1].as_py()
 
 
-def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:
-    """Write a file of some of the row groups that are left, up to about FILE_BYTES; None if none are left."""
-    written: list[pyarrow.Table] = []
+def _write_file(folder: Path, path: str, partition: Partition, row_groups: Iterator[pyarrow.Table]) -> AddAction | None:
+    """Write the next row groups to a file of about FILE_BYTES at most. Return None if no row groups are left."""
+    statistics_rows: list[pyarrow.Table] = []
     size = 0
-    if (rows := next(left, None)) is None:
+    if (rows := next(row_groups, None)) is None:
         return None
     (folder / path).touch(mode=0o600, exist_ok=False)
     with parquet.ParquetWriter(folder / path, a.STORED, **_LAYOUT) as writer:
         while rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
-            written.append(rows.select(STATISTICS))
+            statistics_rows.append(rows.select(STATISTICS))
             size += rows.nbytes
-            rows = next(left, None) if size < FILE_BYTES else None
-    statistics, now = _statistics(pyarrow.concat_tables(written)), int(time.time() * 1000)
+            rows = next(row_groups, None) if size < FILE_BYTES else None
+    statistics, now = _statistics(pyarrow.concat_tables(statistics_rows)), int(time.time() * 1000)
     return AddAction(path, (folder / path).stat().st_size, values(partition), now, data_change=True, stats=statistics)
 
 
 def values(partition: Partition) -> dict[str, str | None]:
-    """Return what the table's log says of the partition of a file."""
+    """Return the partition values of a file for the table's log."""
     return {a.LIFETIME: str(partition[0]), a.SPAN: str(partition[1])}
 
 
 def _statistics(rows: pyarrow.Table) -> str:
-    """Return what the table's log says of a file's rows."""
+    """Return the statistics of a file for the table's log."""
     bounds = {name: compute.min_max(rows[name]).as_py() for name in STATISTICS}
-    told = {
+    statistics = {
         "numRecords": rows.num_rows,
         "minValues": {name: each["min"] for name, each in bounds.items()},
         "maxValues": {name: each["max"] for name, each in bounds.items()},
         "nullCount": dict.fromkeys(STATISTICS, 0),
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(statistics, separators=(",", ":"))
 
 
 def read(
@@ -142,62 +140,62 @@ def read(
 ) -> Iterator[pyarrow.Table]:
     """Yield the messages of a file, a row group at a time, without the partition.
 
-    ``groups``: the keys of those that are asked for, in ascending order; row groups that have none may be left out.
-    Raises ArchiveError, also for a damaged page.
+    ``groups``: the wanted group keys in ascending order; row groups without any of them may be omitted.
+    Raises ArchiveRunError, including for a damaged page.
     """
     schema = pyarrow.schema([a.STORED.field(name) for name in columns])
-    wanted = None if groups is None else pyarrow.array(groups, pyarrow.int64())
+    group_keys = None if groups is None else pyarrow.array(groups, pyarrow.int64())
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for number in range(file.num_row_groups):
-                if wanted is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), wanted):
+                if group_keys is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), group_keys):
                     yield _row_group(file, path, number, columns).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ArchiveError(f"{path}: {one_line(error)}") from error
+        raise ArchiveRunError(f"{path}: {one_line(error)}") from error
     except (ValueError, LookupError) as error:
         raise MisnamedError(f"{path}: its columns are not those of the archive: {one_line(error)}") from error
 
 
 def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequence[str]) -> pyarrow.Table:
-    """Read some columns of a row group. Raises ArchiveError if it has not as many rows as its file says.
+    """Read some columns of a row group. Raises ArchiveRunError if its number of rows is wrong.
 
-    The footer, which has no checksum, says that a second time of each column; pyarrow goes by it where it reads one.
+    The footer has that number for the row group, and for each column, which pyarrow uses. It has no checksum.
     """
     rows = file.read_row_group(number, columns=list(columns))
-    counted = file.metadata.row_group(number).num_rows
-    if rows.num_rows != counted:
-        raise ArchiveError(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
+    footer_rows = file.metadata.row_group(number).num_rows
+    if rows.num_rows != footer_rows:
+        raise ArchiveRunError(f"{path}: {rows.num_rows:,} messages are read where its footer has {footer_rows:,}")
     return rows
 
 
 def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
     """Return whether rows have any of these groups.
 
-    By the rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
+    Does not use statistics, which have no checksums: a damaged one may crash the process.
     """
     return bool(compute.any(compute.is_in(rows[a.GROUP_KEY], groups)).as_py())
 
 
 def are_between(ordered: Sequence[int], least: int, most: int) -> bool:
     """Return whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
-    at = bisect_left(ordered, least)
-    return at < len(ordered) and ordered[at] <= most
+    index = bisect_left(ordered, least)
+    return index < len(ordered) and ordered[index] <= most
 
 
-_TOLD = (
+_LOG_COLUMNS = (
     *("path", "partition.lifetime", "partition.span", "size_bytes", "num_records"),
     *("min.group_key", "max.group_key", "min.sequence_num", "max.sequence_num"),
 )
 
-_WIDEST = (-(2**63), 2**63 - 1) * 2
+_WIDEST_BOUNDS = (-(2**63), 2**63 - 1) * 2
 
 
 @dataclass(frozen=True)
 class StoredFile:
     """A file of the table. ``path``: within the table's folder.
 
-    ``least`` and ``most``: of the keys of its groups; ``first`` and ``last``: of the numbers of its messages. They are
-    the least and the greatest integers where the log does not say: another program's files are not passed over.
+    ``least`` and ``most``: the bounds of its group keys. ``first`` and ``last``: the bounds of its message numbers.
+    Without statistics in the log, as for other programs' files, they are the extreme integers: the file is always read.
     """
 
     path: str
@@ -211,11 +209,13 @@ class StoredFile:
 
 
 def stored(path: Path) -> list[StoredFile]:
-    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveError."""
+    """Return the files of the table at ``path``. Raises ArchiveRunError, and the errors of deltalake."""
     actions = DeltaTable(str(path)).get_add_actions(flatten=True)
     return [
-        StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
-        for name, lifetime, span, size, count, *bounds in told_of(actions, _TOLD)
+        StoredFile(
+            name, (lifetime, span), size, _count(path / name) if count is None else count, *_with_defaults(bounds)
+        )
+        for name, lifetime, span, size, count, *bounds in file_values(actions, _LOG_COLUMNS)
     ]
 
 
@@ -223,8 +223,8 @@ def _count(path: Path) -> int:
     return sum(rows.num_rows for rows in read(path, [a.GROUP_KEY]))
 
 
-def _wide(bounds: Sequence[int | None]) -> Iterator[int]:
-    return (wide if each is None else each for each, wide in zip(bounds, _WIDEST, strict=True))
+def _with_defaults(bounds: Sequence[int | None]) -> Iterator[int]:
+    return (default if each is None else each for each, default in zip(bounds, _WIDEST_BOUNDS, strict=True))
 
 
 def of_groups(path: Path, partitions: Collection[Partition], group_keys: Collection[int]) -> list[StoredFile]:

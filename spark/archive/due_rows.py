@@ -1,7 +1,7 @@
-"""Looks, without Spark and without bodies, which messages of parts go, and what is left of these parts.
+"""Finds the due messages of parts, and the remaining messages, without Spark and without reading bodies.
 
-DataFusion judges by the rules' own expressions. What it finds counts only if the same rows are read by whole pages,
-whose checksums are compared: it looks at none.
+DataFusion evaluates the expressions of the rules. It does not verify page checksums, so the same rows are read again
+by whole pages, with verified checksums.
 """
 
 from collections import defaultdict
@@ -32,32 +32,32 @@ from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, StoredFile
 from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
-"""The columns that name a message."""
+"""The columns that identify a message."""
 
 ENTRIES_AT_ONCE = 32_768
-"""A query has at most 32,768 groups, senders and numbers that were taken back, but all of one group at least.
+"""The most groups, senders and taken back numbers in one query, but at least one group.
 
-And it has all users under a legal hold, who count in every group.
+Users under a legal hold are not counted: each query has all of them.
 """
 
 MESSAGES_AT_ONCE = 2_000_000
-"""A query is about at most 2,000,000 messages, but all of one part at least: what goes of them is kept in memory."""
+"""The most messages to query at once, but at least one part. Due messages are kept in memory."""
 
 MARKS = {
     "is_gone": "BOOLEAN",
     **dict.fromkeys(("gone_below", "cutoff", "commits_above", "erasable_before"), "BIGINT"),
 }
-"""What a group has one value of, with its type."""
+"""The columns with one value for each group, and their types."""
 
 _BOUNDS = {"part_first": "BIGINT", "part_last": "BIGINT"}
 
 _RULE = "rule"
 
 _READ = [name for name in a.STORED.names if name != a.BODY]
-"""The columns that are read by whole pages: all that the rules look at."""
+"""The columns to read by whole pages: all that the rules use."""
 
 _DUE = pyarrow.schema(
     [
@@ -68,7 +68,7 @@ _DUE = pyarrow.schema(
     ]
 )
 
-_LOOK = f"""
+_DUE_QUERY = f"""
 SELECT {a.GROUP_KEY}, {a.SEQUENCE_NUM}, {a.CREATED_AT}, CASE {_RULE} {{numbered}} END AS {_RULE} FROM (
     SELECT messages.{a.GROUP_KEY} AS {a.GROUP_KEY}, {a.SEQUENCE_NUM}, {a.CREATED_AT}, {{rule}} AS {_RULE}
     FROM archive AS messages JOIN {{due}} AS due
@@ -90,7 +90,7 @@ _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group 
 
 @dataclass(frozen=True)
 class Measured:
-    """What goes of a part: by rules, and by numbers. ``left``: what is left of it; None: nothing."""
+    """The due messages of a part: ``gone`` by rule, and ``numbers``. ``left``: the remaining part, or None."""
 
     part: PartRow
     gone: Sequence[ErasedMessages]
@@ -99,164 +99,165 @@ class Measured:
 
 
 def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Measured]:
-    """Yield what goes by ``plan``, part by part: of whole parts by the index, of others by the table at ``path``.
+    """Yield the due messages of ``plan``, part by part. Omits parts without due messages.
 
-    Parts of which nothing goes are left out. ``living``: which messages can be read. Raises ArchiveError; what was
-    yielded until then is right. Whole parts need no table: nothing of them is read. But one that is there has to be
-    the database's, and of one time with it, before anything goes.
+    Whole parts are found by the index, other parts by reading the table at ``path``. Whole parts do not require a
+    readable table, but a readable table must match the database. ``living``: finds the readable messages. Raises
+    ArchiveRunError; the parts that were yielded before are correct.
     """
-    unreadable = _unreadable(hot, path)
+    fault = _table_fault(hot, path)
     for part in plan.parts:
-        if gone := plan.whole.get(part.key):
-            yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
-    if unreadable and plan.partial:
-        raise ArchiveError(unreadable)
+        if erased := plan.whole.get(part.key):
+            yield Measured(part, [erased], [Range(part.first_seq, part.last_seq)], None)
+    if fault and plan.partial:
+        raise ArchiveRunError(fault)
     faults = []
-    for partition, parts, files in _work(path, plan):
+    for partition, parts, files in _queries(path, plan):
         try:
-            yield from _measured(path, plan, partition, parts, files, living)
-        except ArchiveError as error:
-            faults.append(str(error))  # what other partitions have goes all the same
+            yield from _measure(path, plan, partition, parts, files, living)
+        except ArchiveRunError as error:
+            faults.append(str(error))  # other partitions are still erased
     if faults:
-        raise ArchiveError("; ".join(faults))
+        raise ArchiveRunError("; ".join(faults))
 
 
 def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, PartRow | None]]:
-    """Yield the parts that lack keys, and what can be read of each; None: nothing. Raises ArchiveError.
+    """Yield the parts that have messages without keys, each with its readable part, or None.
 
-    What was yielded until then is right.
+    Raises ArchiveRunError; the parts that were yielded before are correct.
     """
-    lacking = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
-    if not lacking:
+    incomplete = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
+    if not incomplete:
         return
-    if unreadable := _unreadable(hot, path):
-        raise ArchiveError(unreadable)
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
-    for part in lacking:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
+    if fault := _table_fault(hot, path):
+        raise ArchiveRunError(fault)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    for part in incomplete:
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
     faults = []
-    for _, parts, files in _files(path, of_partitions, {part.group_key for part in lacking}):
-        alive, stays = _Alive(parts, living), defaultdict[int, _Stays](_Stays)
+    for _, parts, files in _files(path, parts_by_partition, {part.group_key for part in incomplete}):
+        readable, remaining = _ReadableRows(parts, living), defaultdict[int, _Remaining](_Remaining)
         try:
             for file in files:
                 for rows in data_files.read(path / file.path, _READ, sorted(parts)):
-                    _add(stays, alive.of(rows))
-        except ArchiveError as error:
+                    _add(remaining, readable.of(rows))
+        except ArchiveRunError as error:
             faults.append(str(error))
             continue
         for part in parts.values():
-            yield part, stays[part.group_key].row(part)
+            yield part, remaining[part.group_key].row(part)
     if faults:
-        raise ArchiveError("; ".join(faults))
+        raise ArchiveRunError("; ".join(faults))
 
 
 def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_groups: Collection[int]) -> int:
-    """Count what would go by ``plan``, and is under a legal hold on one of these groups or on its sender.
+    """Count the due messages of ``plan`` that are under a legal hold on one of these groups or on their sender.
 
-    Raises ArchiveError.
+    Raises ArchiveRunError.
     """
-    found = sum(gone.messages for key, gone in plan.whole.items() if key[0] in held_groups)
-    if (unreadable := _unreadable(hot, path)) and plan.partial:
-        raise ArchiveError(unreadable)
-    for partition, parts, files in _work(path, plan):
+    count = sum(erased.messages for key, erased in plan.whole.items() if key[0] in held_groups)
+    if (fault := _table_fault(hot, path)) and plan.partial:
+        raise ArchiveRunError(fault)
+    for partition, parts, files in _queries(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
-        found += _Alive(parts, living).of(rows).num_rows
-    return found
+        count += _ReadableRows(parts, living).of(rows).num_rows
+    return count
 
 
-def _unreadable(hot: Hot, path: Path) -> str:
-    """Return in one line why the table cannot be read; "" if it can. Raises ArchiveError if it is not the database's.
+def _table_fault(hot: Hot, path: Path) -> str:
+    """Return in one line why the table cannot be read, or "".
 
-    Nor may it be of another time, as where only one of them was restored.
+    Raises ArchiveRunError if the table does not match the database, for example if only one of them was restored.
     """
     try:
         _, fault = open_known(path, hot.archive_state)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         return f"{path}: cannot be read: {one_line(error)}"
     if fault:
-        raise ArchiveError(fault)
+        raise ArchiveRunError(fault)
     return ""
 
 
-def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
-    """Yield the parts that the table is asked of, by group key, some of a partition at a time; and their files."""
+def _queries(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+    """Yield the parts to query, by group key, at most one partition at a time, with their files."""
     if not plan.partial:
         return
-    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in plan.partial:
-        of_partitions[part.lifetime, part.span][part.group_key] = part
-    for partition, parts, files in _files(path, of_partitions, plan.groups):
-        for some in _divided(plan, parts):
-            yield partition, some, files
+        parts_by_partition[part.lifetime, part.span][part.group_key] = part
+    for partition, parts, files in _files(path, parts_by_partition, plan.groups):
+        for query_parts in _split_into_queries(plan, parts):
+            yield partition, query_parts, files
 
 
 def _files(
     path: Path, parts: Mapping[Partition, dict[int, PartRow]], groups: Collection[int]
 ) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
-    """Yield partitions with their parts, and the files of these that may have anything of ``groups``."""
+    """Yield partitions with their parts, and the files that may have messages of ``groups``."""
     try:
         stored = data_files.of_groups(path, parts, groups)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
-    for partition, some in sorted(parts.items()):
-        yield partition, some, [file for file in stored if file.partition == partition]
+        raise ArchiveRunError(f"{path}: cannot be read: {one_line(error)}") from error
+    for partition, partition_parts in sorted(parts.items()):
+        yield partition, partition_parts, [file for file in stored if file.partition == partition]
 
 
-def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
-    """Divide parts by what a query may have of them. Those of neighbours come together."""
-    some: dict[int, PartRow] = {}
+def _split_into_queries(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
+    """Divide parts into queries of limited size, with adjacent groups together."""
+    query_parts: dict[int, PartRow] = {}
     entries = messages = 0
     for group_key, part in sorted(parts.items()):
         *_, senders, _ = plan.groups[group_key]
         weight = 1 + len(senders) + len(_within(part, plan.taken_back(group_key)))
-        if some and (entries + weight > ENTRIES_AT_ONCE or messages + part.message_count > MESSAGES_AT_ONCE):
-            yield some
-            some, entries, messages = {}, 0, 0
-        some[group_key] = part
+        if query_parts and (entries + weight > ENTRIES_AT_ONCE or messages + part.message_count > MESSAGES_AT_ONCE):
+            yield query_parts
+            query_parts, entries, messages = {}, 0, 0
+        query_parts[group_key] = part
         entries, messages = entries + weight, messages + part.message_count
-    if some:
-        yield some
+    if query_parts:
+        yield query_parts
 
 
 def _within(part: PartRow, numbers: Collection[int]) -> list[int]:
     return [number for number in numbers if part.first_seq <= number <= part.last_seq]
 
 
-class _Alive:
-    """Which rows of a partition the index means: those of its parts that can be read."""
+class _ReadableRows:
+    """Filters the rows of a partition that are in the index and can be read."""
 
     def __init__(self, parts: Mapping[int, PartRow], living: Living) -> None:
         ordered = [parts[key] for key in sorted(parts)]
         self._groups = pyarrow.array([part.group_key for part in ordered], pyarrow.int64())
         self._firsts = pyarrow.array([part.first_seq for part in ordered], pyarrow.int64())
         self._lasts = pyarrow.array([part.last_seq for part in ordered], pyarrow.int64())
-        self._some: dict[int, list[Range]] = {}
-        """The numbers that can be read, of parts within which some cannot."""
+        self._partly_readable: dict[int, list[Range]] = {}
+        """The readable numbers of parts with unreadable messages."""
         for part in ordered:
-            kept = living.of(part)
-            if kept != [Range(part.first_seq, part.last_seq)]:
-                self._some[part.group_key] = kept
+            ranges = living.of(part)
+            if ranges != [Range(part.first_seq, part.last_seq)]:
+                self._partly_readable[part.group_key] = ranges
 
     def of(self, rows: pyarrow.Table) -> pyarrow.Table:
-        """Return those of ``rows`` that can be read."""
-        at = compute.index_in(rows[a.GROUP_KEY], self._groups)
+        """Return the readable rows."""
+        positions = compute.index_in(rows[a.GROUP_KEY], self._groups)
         numbers = rows[a.SEQUENCE_NUM]
         is_within = compute.and_(
-            compute.greater_equal(numbers, self._firsts.take(at)), compute.less_equal(numbers, self._lasts.take(at))
+            compute.greater_equal(numbers, self._firsts.take(positions)),
+            compute.less_equal(numbers, self._lasts.take(positions)),
         )
-        found = rows.filter(is_within)
-        if not self._some:
-            return found
-        return found.filter(
-            pyarrow.array([self._is_alive(*row) for row in a.values_of(found, NUMBERS)], pyarrow.bool_())
+        indexed_rows = rows.filter(is_within)
+        if not self._partly_readable:
+            return indexed_rows
+        return indexed_rows.filter(
+            pyarrow.array([self._is_readable(*row) for row in a.values_of(indexed_rows, NUMBERS)], pyarrow.bool_())
         )
 
-    def _is_alive(self, group_key: int, number: int) -> bool:
-        kept = self._some.get(group_key)
-        return kept is None or holds(kept, number)
+    def _is_readable(self, group_key: int, number: int) -> bool:
+        ranges = self._partly_readable.get(group_key)
+        return ranges is None or holds(ranges, number)
 
 
-def _measured(
+def _measure(
     path: Path,
     plan: ArchivePlan,
     partition: Partition,
@@ -264,67 +265,67 @@ def _measured(
     files: Collection[StoredFile],
     living: Living,
 ) -> Iterator[Measured]:
-    alive = _Alive(parts, living)
-    due = alive.of(_find(path, plan, partition, parts, files))
+    readable = _ReadableRows(parts, living)
+    due = readable.of(_find(path, plan, partition, parts, files))
     if not due.num_rows:
         return
     numbers, by_rules = _numbers(due), _by_rules(due)
     groups = pyarrow.array(sorted(numbers), pyarrow.int64())
-    stays: dict[int, _Stays] = defaultdict(_Stays)
-    found = 0
+    remaining: dict[int, _Remaining] = defaultdict(_Remaining)
+    read_count = 0
     for file in files:
         for rows in data_files.read(path / file.path, _READ, sorted(numbers)):
-            known = alive.of(rows.filter(compute.is_in(rows[a.GROUP_KEY], groups)))
-            found += known.num_rows
-            _add(stays, _without(known, due))
-    counted = sum(parts[group_key].message_count for group_key in numbers)
-    left = {group_key: parts[group_key].message_count - _count(gone) for group_key, gone in by_rules.items()}
-    if found != counted or any(stays[group_key].count != count for group_key, count in left.items()):
-        raise ArchiveError(
-            f"{path}: {found:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where the"
-            f" index has {counted:,}: `conclave archive verify` says more"
+            readable_rows = readable.of(rows.filter(compute.is_in(rows[a.GROUP_KEY], groups)))
+            read_count += readable_rows.num_rows
+            _add(remaining, _without(readable_rows, due))
+    index_count = sum(parts[group_key].message_count for group_key in numbers)
+    expected = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
+    if read_count != index_count or any(remaining[group_key].count != count for group_key, count in expected.items()):
+        raise ArchiveRunError(
+            f"{path}: {read_count:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where"
+            f" the index has {index_count:,}: `conclave archive verify` says more"
         )
-    for group_key, some in numbers.items():
+    for group_key, ranges in numbers.items():
         part = parts[group_key]
-        yield Measured(part, by_rules[group_key], some, stays[group_key].row(part))
+        yield Measured(part, by_rules[group_key], ranges, remaining[group_key].row(part))
 
 
-def _count(gone: Sequence[ErasedMessages]) -> int:
-    return sum(each.messages for each in gone)
+def _count(erased: Sequence[ErasedMessages]) -> int:
+    return sum(each.messages for each in erased)
 
 
 def _without(rows: pyarrow.Table, due: pyarrow.Table) -> pyarrow.Table:
-    """Return those of ``rows`` that stay."""
+    """Return the rows that are not due."""
     return rows.join(due.select(NUMBERS), NUMBERS, join_type="left anti", use_threads=False)
 
 
 def _numbers(due: pyarrow.Table) -> dict[int, list[Range]]:
-    """Return the numbers of messages as ranges of neighbours, by group key."""
+    """Return the numbers of messages as ranges, by group key."""
     ordered = due.select(NUMBERS).sort_by([(name, "ascending") for name in NUMBERS])
-    found: dict[int, list[Range]] = {}
+    ranges_by_group: dict[int, list[Range]] = {}
     for group_key, number in a.values_of(ordered, NUMBERS):
-        of_group = found.setdefault(group_key, [])
-        if of_group and of_group[-1].last + 1 == number:
-            of_group[-1] = Range(of_group[-1].first, number)
+        ranges = ranges_by_group.setdefault(group_key, [])
+        if ranges and ranges[-1].last + 1 == number:
+            ranges[-1] = Range(ranges[-1].first, number)
         else:
-            of_group.append(Range(number, number))
-    return found
+            ranges.append(Range(number, number))
+    return ranges_by_group
 
 
 def _by_rules(due: pyarrow.Table) -> dict[int, list[ErasedMessages]]:
-    """Return what goes of each group, in the order of RULES."""
+    """Return the due messages of each group, in the order of RULES."""
     grouped = due.group_by([a.GROUP_KEY, _RULE], use_threads=False)
-    found = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
-    gone: dict[int, list[ErasedMessages]] = defaultdict(list)
-    for row in found.sort_by(_RULE).to_pylist():
+    totals = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
+    erased: dict[int, list[ErasedMessages]] = defaultdict(list)
+    for row in totals.sort_by(_RULE).to_pylist():
         last, newest = row[f"{a.SEQUENCE_NUM}_max"], row[f"{a.CREATED_AT}_max"]
-        gone[row[a.GROUP_KEY]].append(ErasedMessages(RULES[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest))
-    return gone
+        erased[row[a.GROUP_KEY]].append(ErasedMessages(RULES[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest))
+    return erased
 
 
 @dataclass
-class _Stays:
-    """What stays of a part: numbers from ``first`` to ``last``, of times from ``oldest`` to ``newest``."""
+class _Remaining:
+    """The remaining messages of a part: the bounds of their numbers and times."""
 
     first: int = FOREVER
     last: int = 0
@@ -335,7 +336,7 @@ class _Stays:
     checksum: int = 0
 
     def add(self, first: int, last: int, oldest: int, newest: int, size: int, checksums: Sequence[int]) -> None:
-        """Add messages of which these are the bounds and the checksums."""
+        """Add messages with these bounds and checksums."""
         self.first, self.last = min(self.first, first), max(self.last, last)
         self.oldest, self.newest = min(self.oldest, oldest), max(self.newest, newest)
         self.count += len(checksums)
@@ -343,7 +344,7 @@ class _Stays:
         self.checksum = reduce(xor, checksums, self.checksum)
 
     def row(self, part: PartRow) -> PartRow | None:
-        """Return what the index has to say then of ``part``; None: nothing stays."""
+        """Return the new index row of ``part``, or None if no message remains."""
         bounds = (self.first, self.last, self.oldest, self.newest)
         return PartRow(*part.key, *bounds, self.count, self.size, self.checksum) if self.count else None
 
@@ -356,11 +357,11 @@ _GROUPED = [
 ]
 
 
-def _add(stays: dict[int, _Stays], rows: pyarrow.Table) -> None:
+def _add(remaining: dict[int, _Remaining], rows: pyarrow.Table) -> None:
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
     grouped = rows.group_by(a.GROUP_KEY, use_threads=False).aggregate([*bounds, (a.SIZE, "sum"), (a.CHECKSUM, "list")])
-    for group_key, *found in a.values_of(grouped, _GROUPED):
-        stays[group_key].add(*found)
+    for group_key, *values in a.values_of(grouped, _GROUPED):
+        remaining[group_key].add(*values)
 
 
 def _find(
@@ -371,43 +372,43 @@ def _find(
     files: Collection[StoredFile],
     held_groups: Collection[int] | None = None,
 ) -> pyarrow.Table:
-    """Return what goes of ``parts``, as the table has it, erased or not. Raises ArchiveError.
+    """Return the due rows of ``parts`` in the table, including erased ones. Raises ArchiveRunError.
 
-    ``held_groups``: return what would go and is under a legal hold instead, on one of these groups or on its sender.
+    ``held_groups``: instead return the rows under a legal hold on one of these groups or on their sender.
     """
     try:
         query = by_rows(DeltaTable(str(path)))
-        found = [batch.cast(_DUE) for batch in batches(query, _query(plan, partition, parts, held_groups))]
+        due_batches = [batch.cast(_DUE) for batch in batches(query, _query(plan, partition, parts, held_groups))]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        for file in files:  # a damaged page is named
+        for file in files:  # so that the error names a damaged page
             for _ in data_files.read(path / file.path):
                 pass
-        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
-    return pyarrow.Table.from_batches(found, _DUE)
+        raise ArchiveRunError(f"{path}: cannot be read: {one_line(error)}") from error
+    return pyarrow.Table.from_batches(due_batches, _DUE)
 
 
 def _query(
     plan: ArchivePlan, partition: Partition, parts: Mapping[int, PartRow], held_groups: Collection[int] | None
 ) -> str:
-    senders, taken, due = list[tuple[int, str]](), list[tuple[int, int]](), list[tuple[Any, ...]]()
+    senders, withdrawn, due = list[tuple[int, str]](), list[tuple[int, int]](), list[tuple[Any, ...]]()
     for group_key, part in parts.items():
-        *marks, of_senders, numbers = plan.groups[group_key]
-        senders += [(group_key, each.hex()) for each in sorted(set(of_senders))]
-        taken += [(group_key, each) for each in sorted(_within(part, numbers))]
+        *marks, deleted_senders, numbers = plan.groups[group_key]
+        senders += [(group_key, each.hex()) for each in sorted(set(deleted_senders))]
+        withdrawn += [(group_key, each) for each in sorted(_within(part, numbers))]
         due.append((group_key, *marks, part.first_seq, part.last_seq))
     users = [(each.hex(),) for each in sorted(set(plan.held))]
     bounds = Bounds(
         gone="gone_below",
-        unheld=_chosen(users, parts, held_groups),
+        unheld=_hold_condition(users, parts, held_groups),
         by_deleted="due_sender IS NOT NULL" if senders else "FALSE",
         is_deleted="is_gone",
-        is_taken_back="taken_number IS NOT NULL" if taken else "FALSE",
+        is_taken_back="taken_number IS NOT NULL" if withdrawn else "FALSE",
     )
     joins = [_OF_SENDERS.format(_values(senders, senders_group="BIGINT", due_sender="VARCHAR"))] if senders else []
-    joins += [_TAKEN_BACK.format(_values(taken, taken_group="BIGINT", taken_number="BIGINT"))] if taken else []
+    joins += [_TAKEN_BACK.format(_values(withdrawn, taken_group="BIGINT", taken_number="BIGINT"))] if withdrawn else []
     joins += [_HELD.format(_values(users, held_sender="VARCHAR"))] if users else []
-    return _LOOK.format(
-        numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(RULES)),
+    return _DUE_QUERY.format(
+        numbered=" ".join(f"WHEN '{rule}' THEN {index}" for index, rule in enumerate(RULES)),
         rule=f"CASE WHEN {rules.may_erase(bounds)} THEN {rules.rule_name(RULES, bounds)} END",
         due=_values(due, due_group="BIGINT", **MARKS, **_BOUNDS),
         joins=" ".join(joins),
@@ -417,20 +418,20 @@ def _query(
     )
 
 
-def _chosen(users: Collection[Any], groups: Collection[int], held_groups: Collection[int] | None) -> str:
-    """Return the condition for what no legal hold covers, or for what one does if ``held_groups`` are given."""
+def _hold_condition(users: Collection[Any], groups: Collection[int], held_groups: Collection[int] | None) -> str:
+    """Return the condition for messages under no legal hold. With ``held_groups``: for messages under a hold."""
     if held_groups is None:
         return "held_sender IS NULL" if users else ""
-    of_groups = ", ".join(str(key) for key in sorted({*groups} & {*held_groups}))
-    conditions = [f"messages.{a.GROUP_KEY} IN ({of_groups})"] if of_groups else []
+    keys = ", ".join(str(key) for key in sorted({*groups} & {*held_groups}))
+    conditions = [f"messages.{a.GROUP_KEY} IN ({keys})"] if keys else []
     conditions += ["held_sender IS NOT NULL"] if users else []
     return f"({' OR '.join(conditions) or 'FALSE'})"
 
 
 def _values(rows: Sequence[tuple[Any, ...]], **types: str) -> str:
-    """Return a subquery for ``rows``, with names and types of columns: each column as one string.
+    """Return a subquery for ``rows``. ``types``: the type of each column, by name.
 
-    DataFusion takes ten times as long to plan with a literal for each value.
+    Each column is passed as one string: with a literal for each value, DataFusion takes ten times as long to plan.
     """
     columns = zip(types, zip(*rows, strict=True), strict=True)
     lists = ", ".join(

@@ -1,7 +1,7 @@
-"""Erases from the archive what is due, as ``expiry_plan.py`` has planned it, without touching its files.
+"""Erases messages from the archive by the plan of ``expiry_plan.py``, without changing its files.
 
-In one transaction for each part, the index leaves the messages out, receipts are noted, and so are the keys to destroy:
-from then on nothing can read them. Their ciphertext stays until ``reclaim.py`` gives its space back.
+One transaction for each part updates the index, and records the receipts and the keys to destroy. From then on, the
+messages cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims the space.
 """
 
 import sqlite3
@@ -22,34 +22,34 @@ from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
 from spark.hot_store import Hot
 
-SETTLED_AT_ONCE = 256
-"""A step settles at most 256 groups for a deleted account, and about 256 parts."""
+STEP_SIZE = 256
+"""How many groups of a deleted account, and about how many parts, to process in one step."""
 
 
 def count(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Counter[str]:
-    """Return how many messages would go by each rule. Raises ArchiveError."""
+    """Return how many messages each rule would erase. Raises ArchiveRunError."""
     counts = Counter(dict.fromkeys(RULES, 0))
     for each in due_rows.look(hot, path, plan, living):
-        counts.update({gone.rule: gone.messages for gone in each.gone})
+        counts.update({erased.rule: erased.messages for erased in each.gone})
     return counts
 
 
 def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Counter[str], touched: set[int]) -> None:
-    """Erase what is planned. ``path``: of the table, which is only read. Raises ArchiveError.
+    """Erase by ``plan``. ``path``: the folder of the table, which is only read. Raises ArchiveRunError.
 
-    How many messages go is added to ``counts``, by rule, and of which groups to ``touched``: also if the run ends
-    halfway. The keys are noted to be destroyed, no more: until that is done, what hides the messages stays.
+    Adds the erased messages by rule to ``counts``, and their groups to ``touched``, even if the run is interrupted.
+    Keys are only recorded; until they are destroyed, the rows that hide the messages stay.
     """
     measured: list[Measured] = []
 
     def settle() -> None:
-        some, measured[:] = list(measured), []
-        _settle(hot, some, counts, touched)
+        parts, measured[:] = list(measured), []
+        _settle(hot, parts, counts, touched)
 
     try:
         for each in due_rows.look(hot, path, plan, living):
             measured.append(each)
-            if len(measured) == SETTLED_AT_ONCE:
+            if len(measured) == STEP_SIZE:
                 settle()
     finally:
         settle()
@@ -57,20 +57,21 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
 
 
 def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
-    """Forget what has hidden messages that have no keys any more: that they were taken back, or who had sent them.
+    """Delete the rows that hid messages without keys: withdrawals and senders.
 
-    Call it once all that was planned is erased, and its keys are destroyed. ``living``: as of now. Raises ArchiveError.
+    Call it after the plan is applied and the keys are destroyed. ``living``: finds the readable messages.
+    Raises ArchiveRunError.
     """
     parts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    dead: dict[int, set[int]] = defaultdict(set)
+    erased: dict[int, set[int]] = defaultdict(set)
     for part in plan.parts:
         parts_of[part.group_key].append(part.key[1:])
         if numbers := {each for each in plan.taken_back(part.group_key) if part.first_seq <= each <= part.last_seq}:
-            alive = living.of(part)
-            dead[part.group_key] |= {each for each in numbers if not holds(alive, each)}
+            readable = living.of(part)
+            erased[part.group_key] |= {each for each in numbers if not holds(readable, each)}
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
-        for group_key, numbers in dead.items():
+        for group_key, numbers in erased.items():
             yield partial(once, taken_back.forget_erased, connection, group_key, numbers, parts_of[group_key])
         yield from _forget_senders(connection, plan)
 
@@ -79,27 +80,29 @@ def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
 
 
 def settle_restored(hot: Hot, path: Path, living: Living) -> None:
-    """Have the index count no message whose key is lost: it was restored from a backup, and they were erased since.
+    """Remove messages without keys from an index that was restored from a backup.
 
-    Raises ArchiveError for what cannot be read: that stays as it is.
+    Parts that cannot be read do not change. Raises ArchiveRunError for them.
     """
-    waiting: list[tuple[PartRow, PartRow | None]] = []
+    recounted: list[tuple[PartRow, PartRow | None]] = []
 
     def write() -> None:
-        some, waiting[:] = list(waiting), []
-        hot.write_steps(lambda connection: (partial(once, _recounted, connection, hot.now, *each) for each in some))
+        parts, recounted[:] = list(recounted), []
+        hot.write_steps(
+            lambda connection: (partial(once, _store_recount, connection, hot.now, *each) for each in parts)
+        )
 
     try:
         for each in due_rows.recount(hot, path, living):
-            waiting.append(each)
-            if len(waiting) == SETTLED_AT_ONCE:
+            recounted.append(each)
+            if len(recounted) == STEP_SIZE:
                 write()
     finally:
         write()
     hot.write(reclaiming.note_settled)
 
 
-def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
+def _store_recount(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
     if left != part:
         moves.replace_parts(connection, part.group_key, {part.key: left})
         lost = part.message_count - (left.message_count if left else 0)
@@ -114,16 +117,16 @@ def _settle(hot: Hot, measured: list[Measured], counts: Counter[str], touched: s
 
     hot.write_steps(steps)
     for each in measured:
-        counts.update({gone.rule: gone.messages for gone in each.gone})
+        counts.update({erased.rule: erased.messages for erased in each.gone})
         touched.add(each.part.group_key)
 
 
 def _settle_part(connection: sqlite3.Connection, now: int, measured: Measured) -> None:
     part = measured.part
-    for gone in measured.gone:
-        receipts.note(connection, part.group_key, gone)
+    for erased in measured.gone:
+        receipts.note(connection, part.group_key, erased)
     message_keys.note_erased_ranges(connection, part.group_key, measured.numbers)
-    reclaiming.note(connection, part.key[1:], sum(gone.messages for gone in measured.gone), now)
+    reclaiming.note(connection, part.key[1:], sum(erased.messages for erased in measured.gone), now)
     moves.replace_parts(connection, part.group_key, {part.key: measured.left})
     reach("archive.part_erased")
 
@@ -133,5 +136,6 @@ def _forget_senders(connection: sqlite3.Connection, plan: ArchivePlan) -> Iterat
     for sender_id, group_key in plan.senders:
         groups_of[sender_id].append(group_key)
     for sender_id, group_keys in sorted(groups_of.items()):
-        for at in range(0, len(group_keys), SETTLED_AT_ONCE):
-            yield partial(once, moves.forget_sender, connection, sender_id, group_keys[at : at + SETTLED_AT_ONCE])
+        for start in range(0, len(group_keys), STEP_SIZE):
+            step_keys = group_keys[start : start + STEP_SIZE]
+            yield partial(once, moves.forget_sender, connection, sender_id, step_keys)

@@ -1,8 +1,8 @@
-"""Plans what is erased from the archive, from the database's index alone.
+"""Plans the erasure of archived messages, from the database's index alone.
 
-Of a part either all goes, as the index says, or single messages, which only a look at the table can tell. The rules and
-the marks are those of the hot store, and so is what withholds a message from being erased. While what a user has sent
-is under a legal hold, no part is certain to go as a whole: the index does not say who has sent what.
+If the index shows that all messages of a part are due, the part is erased as a whole. Otherwise the table must be read.
+Rules, marks and legal holds are those of the hot store. While a user is under a legal hold, no part is planned as a
+whole, since the index does not record the sender of each message.
 """
 
 import sqlite3
@@ -23,10 +23,7 @@ from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Hot
 
 RULES = tuple(each for each in rules.RULES if each != rules.REDACTED)
-"""The rules by which messages go from the archive, in the order in which they count.
-
-No self-destructing message moves there.
-"""
+"""The rules that apply to the archive, by precedence. It has no self-destructing messages."""
 
 _MARKS = f"""
 CREATE TEMP TABLE archive_marks AS
@@ -39,10 +36,7 @@ UNION ALL
 SELECT group_key, 1, 0, 0, {{erasable_before}}, {FOREVER} FROM governed_tombstones AS governed
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 """
-"""What the run erases of each group: of one that it does not cover, only what is past a mark.
-
-So what it leaves to another job has no condition that holds.
-"""
+"""The bounds of the run for each group. In groups that it does not cover, it erases only messages past a mark."""
 
 _SENDERS = """
 SELECT sender_id, group_key, erasable_before >
@@ -64,17 +58,16 @@ SELECT {", ".join(f"archive_parts.{name}" for name in _NAMES)},
 FROM archive_parts JOIN temp.archive_marks USING (group_key)
 WHERE {{some}} ORDER BY group_key, lifetime, span
 """
-"""The parts in which something is due."""
+"""The parts with due messages."""
 
 
 @dataclass
 class ArchivePlan:
-    """What is erased from the archive. ``parts``: in which anything may be.
+    """The archived messages to erase. ``parts``: the parts that may have due messages.
 
-    ``whole``: those of which all is, by group key, lifetime and span. ``groups``: by group key, the conditions for
-    messages of the others, in the order of ``due_rows.MARKS``, then the users whose messages go, and the numbers that
-    were taken back. ``held``: the users under a legal hold. ``senders``: deleted accounts, and the groups in which all
-    that they have archived goes.
+    ``whole``: the parts to erase as a whole, by group key, lifetime and span. ``groups``: for other parts, by group
+    key: the bounds in the order of ``due_rows.MARKS``, the deleted senders, and the taken back numbers. ``held``: the
+    users under a legal hold. ``senders``: deleted accounts, with the groups in which all their messages are erased.
     """
 
     parts: list[PartRow] = field(default_factory=list)
@@ -85,13 +78,13 @@ class ArchivePlan:
 
     @property
     def partial(self) -> list[PartRow]:
-        """The parts of which the table has to be asked."""
+        """The parts that require reading the table."""
         return [part for part in self.parts if part.key not in self.whole]
 
     def taken_back(self, group_key: int) -> Collection[int]:
         """Return the numbers that were taken back."""
-        found: Collection[int] = self.groups[group_key][-1]
-        return found
+        numbers: Collection[int] = self.groups[group_key][-1]
+        return numbers
 
     def __bool__(self) -> bool:
         return bool(self.parts or self.senders)
@@ -107,9 +100,8 @@ def make_plan(
 ) -> ArchivePlan:
     """Plan from one snapshot of the hot store, after the run has raised the marks there.
 
-    ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
-    gives those that it would have raised. ``despite_holds``: plan what would go if there were no legal holds. Then too
-    no part goes as a whole while what a user has sent is under one.
+    ``risen``: the marks ``gone_below`` that a dry run would raise, each with a group key.
+    ``despite_holds``: plan as if there were no legal holds, but no parts as a whole while a user is under one.
     """
     erasable, unheld = ("old_enough_before", "TRUE") if despite_holds else ("erasable_before", UNHELD)
     connection.execute(_MARKS.format(covered=scope.covered, erasable_before=erasable), {"now": hot.now})
@@ -121,8 +113,10 @@ def make_plan(
         senders[group_key].append(sender_id)
         if is_all:
             plan.senders.append((sender_id, group_key))
-    some = rules.some_of_part(RULES, _BOUNDS._replace(commits_above="", **({"unheld": ""} if despite_holds else {})))
-    for row in connection.execute(_DUE.format(some=some)).fetchall():
+    may_be_due = rules.some_of_part(
+        RULES, _BOUNDS._replace(commits_above="", **({"unheld": ""} if despite_holds else {}))
+    )
+    for row in connection.execute(_DUE.format(some=may_be_due)).fetchall():
         part = PartRow(*tuple(row)[: len(_NAMES)])
         plan.parts.append(part)
         if part.group_key not in plan.groups:
@@ -131,19 +125,19 @@ def make_plan(
             plan.groups[part.group_key] = (*marks, row["erasable_before"], senders[part.group_key], numbers)
         if row["is_whole"]:
             plan.whole[part.key] = ErasedMessages(_rule(row), part.message_count, part.last_seq, part.newest)
-    _leave_mixed(connection, plan)
+    _remove_overlapping(connection, plan)
     return plan
 
 
-def _leave_mixed(connection: sqlite3.Connection, plan: ArchivePlan) -> None:
-    """Have the table asked of parts among whose numbers other parts have some, as after a clock was set back."""
-    of_groups: dict[int, list[PartRow]] = defaultdict(list)
+def _remove_overlapping(connection: sqlite3.Connection, plan: ArchivePlan) -> None:
+    """Remove from ``plan.whole`` the parts whose numbers overlap with other parts, for example after a clock change."""
+    whole_parts: dict[int, list[PartRow]] = defaultdict(list)
     for part in plan.parts:
         if part.key in plan.whole:
-            of_groups[part.group_key].append(part)
-    for group_key, some in of_groups.items():
+            whole_parts[part.group_key].append(part)
+    for group_key, group_parts in whole_parts.items():
         others = [part for part in moves.parts(connection, group_key) if part.key not in plan.whole]
-        for part in some:
+        for part in group_parts:
             if any(each.first_seq <= part.last_seq and part.first_seq <= each.last_seq for each in others):
                 del plan.whole[part.key]
 

@@ -1,4 +1,4 @@
-"""Counts what legal holds keep in the archive: exactly, without Spark, and without reading a body."""
+"""Counts the archived messages that only legal holds keep, without Spark and without reading bodies."""
 
 import sqlite3
 from collections.abc import Callable, Collection
@@ -14,15 +14,15 @@ from spark.hot_store import Hot
 
 
 def count(hot: Hot, path: Path, keys: Callable[[], KeyStore], risen: Collection[tuple[int, int]] = ()) -> int:
-    """Return how many messages would have been erased from the archive by now, if no legal hold covered them.
+    """Return how many archived messages would be erased without legal holds.
 
-    What is due as a whole is counted by the index, the rest row by row. ``path``: of the table. ``risen``: see
-    ``due.count_held``. Raises ArchiveError.
+    Parts that are due as a whole are counted by the index, other parts by their rows. ``path``: the table's folder.
+    ``risen``: see ``due.count_held``. Raises ArchiveRunError.
     """
     held_groups, plan = hot.read(_plan, hot, risen)
     if not (held_groups or plan.held):
         return 0
-    if not plan.held:  # then only groups are held
+    if not plan.held:  # only groups are held
         plan.parts = [part for part in plan.parts if part.group_key in held_groups]
     return due_rows.count_held(hot, path, plan, Living(hot, keys), held_groups)
 

@@ -1,15 +1,15 @@
 """Moves older messages from the hot store into the archive, and survives a crash at every step.
 
 A batch is fixed in the hot store, appended to the table under its number, read back from the disk and compared. Then
-each group switches to the archive in one transaction. Only then the copies in the hot store are deleted. The next run
-continues with batches that did not get that far, and deletes copies that are left after a crash. A message is always in
+each group switches to the archive in one transaction. Only then are the copies in the hot store deleted. The next run
+continues with unfinished batches, and deletes copies that are left after a crash. A message is always in
 at least one of the two places, and is served from one only: a group's ``archived_seq`` says from which.
 
 Up to four batches are under way at the same time, in different steps: one is read, one is appended, one is compared and
 switched, and the copies of one are deleted. None of this needs Spark.
 
-Copies are messages in the hot store that the archive serves. No reader looks at these rows any more. So a crash after
-any step does no harm: the next run continues.
+A copy is a message in the hot store that the archive serves. Readers ignore copies, so a crash after any step does no
+harm: the next run continues.
 """
 
 import sqlite3
@@ -41,56 +41,56 @@ from spark.archive import batch_reader, columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living, holds
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 CHUNK = 256
-"""A step deletes at most 256 messages."""
+"""The most messages to delete in one step."""
 
 _COPIES = """
 SELECT sequence_num FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
 AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4
 """
-"""Messages of a range that the archive serves now; none if the group has not switched to it."""
+"""The messages of a range that the archive serves, if the group has switched to it."""
 
 
 def delete(connection: sqlite3.Connection, ranges: Collection[MoveRange]) -> Iterator[Step]:
-    """Yield the steps that delete the copies in ``ranges``. Their keys stay: the archive has the messages."""
+    """Yield the steps that delete the copies in ``ranges``, but not their keys: the archive has the messages."""
     for each in ranges:
-        yield partial(_delete_some, connection, each)
+        yield partial(_delete_chunk, connection, each)
 
 
-def _delete_some(connection: sqlite3.Connection, within: MoveRange) -> bool:
-    rows = connection.execute(_COPIES, (within.group_key, within.first_seq, within.last_seq, CHUNK)).fetchall()
+def _delete_chunk(connection: sqlite3.Connection, copies: MoveRange) -> bool:
+    rows = connection.execute(_COPIES, (copies.group_key, copies.first_seq, copies.last_seq, CHUNK)).fetchall()
     if not rows:
         return False
-    values = within.group_key, rows[0][0], rows[-1][0]
+    values = copies.group_key, rows[0][0], rows[-1][0]
     connection.execute("DELETE FROM messages WHERE group_key = ? AND sequence_num BETWEEN ? AND ?", values)
-    bodies.delete_of_messages(connection, [bodies.message_id(within.group_key, row[0]) for row in rows])
+    bodies.delete_of_messages(connection, [bodies.message_id(copies.group_key, row[0]) for row in rows])
     reach("archive.copies_chunk_deleted")
     return len(rows) == CHUNK
 
 
 BATCH_ROWS = 300_000
-"""A batch has at most 300,000 messages."""
+"""The most messages of a batch."""
 
 BATCH_BYTES = 96 * 1024 * 1024
-"""A batch has at most 96 MiB of bodies, since the driver has some batches in memory; but at least one message."""
+"""The most bytes of bodies in a batch, but at least one message: several batches are in memory."""
 
 _PART = [a.GROUP_KEY, a.LIFETIME, a.SPAN]
-"""What a row of the index is of."""
+"""The key columns of an index row."""
 
 _IDENTITY = [a.GROUP_KEY, a.SEQUENCE_NUM, a.CHECKSUM]
-"""What tells a message from all others, and whether it is as it was."""
+"""The columns that identify a message and its content."""
 
-_SEEN = pyarrow.schema([each for each in a.ARCHIVE if each.name != a.BODY])
-"""What is kept of messages that were read back: all but the bodies, and the checksums that they have now."""
+_READ_BACK = pyarrow.schema([each for each in a.ARCHIVE if each.name != a.BODY])
+"""The columns to keep of messages that were read back: all except the bodies, with recomputed checksums."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A batch as the hot store has it, in the row order of the archive's files."""
+    """A batch from the hot store, in the row order of the archive's files."""
 
     number: int
     rows: pyarrow.Table
@@ -112,42 +112,42 @@ class Mover:
     """Moves batches of one store into its archive."""
 
     def __init__(self, hot: Hot, table: Table, archive_id: str, living: Callable[[], Living]) -> None:
-        """``archive_id`` names the store's batches in the table's log. ``living``: tells what has keys, as of now."""
+        """``archive_id``: identifies the store's batches in the table's log. ``living``: finds readable messages."""
         self._living = living
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
 
     def finish(self) -> int:
-        """Finish the batches under way; return how many messages they have. The copies stay."""
+        """Finish active batches; return how many messages they have. Does not delete the copies."""
         count = 0
         while (number := self._hot.read(moves.batch_under_way)) is not None:
-            is_there = self._table.has_batch(self._archive_id, number)
-            batch = _Appended(number, self._version_of(number), None) if is_there else self._append(self._load(number))
+            in_table = self._table.has_batch(self._archive_id, number)
+            batch = _Appended(number, self._version_of(number), None) if in_table else self._append(self._load(number))
             count += self._settle(batch, self._ranges(number))
         return count
 
     def move(self, archive: ArchiveConfig) -> Iterator[int]:
         """Move all messages older than ``archive.after`` seconds; yield for each batch how many messages it had."""
-        with _threads_take_turns(), ThreadPoolExecutor(3) as beside:
-            loaded = _ahead(beside, self._batches(archive))
-            deleted: Future[None] | None = None
-            for batch in _ahead(beside, map(self._append, loaded)):
+        with _frequent_thread_switches(), ThreadPoolExecutor(3) as executor:
+            loaded = _computed_ahead(executor, self._batches(archive))
+            deletion: Future[None] | None = None
+            for batch in _computed_ahead(executor, map(self._append, loaded)):
                 ranges = self._ranges(batch.number)
                 yield self._settle(batch, ranges)
-                if deleted:
-                    deleted.result()
-                deleted = beside.submit(self._delete, ranges)
-            if deleted:
-                deleted.result()
+                if deletion:
+                    deletion.result()
+                deletion = executor.submit(self._delete, ranges)
+            if deletion:
+                deletion.result()
 
     def _batches(self, archive: ArchiveConfig) -> Iterator[_Loaded]:
         """Choose, fix and read batches until no message is old enough."""
         before = self._hot.now - archive.after
         for bound in self._hot.read(self._plan, archive, before):
-            more = True
-            while more:
-                ranges, more = self._hot.read(self._choose, archive, bound)
+            has_more = True
+            while has_more:
+                ranges, has_more = self._hot.read(self._choose, archive, bound)
                 if not ranges:
                     break
                 number = self._hot.write(moves.fix_batch, ranges, self._hot.now)
@@ -155,7 +155,7 @@ class Mover:
                 yield self._load(number)
 
     def drop_copies(self) -> None:
-        """Delete the copies in the hot store that a run or a restore left when it did not end."""
+        """Delete the copies that an interrupted run or restore left in the hot store."""
         self._delete(self._hot.read(moves.hot_copies))
 
     def count(self, archive: ArchiveConfig) -> int:
@@ -184,7 +184,7 @@ class Mover:
         return self._hot.read(moves.ranges_of, number)
 
     def _load(self, number: int) -> _Loaded:
-        return _Loaded(number, _arranged(_read(self._hot.path, number)))
+        return _Loaded(number, _in_file_order(_read(self._hot.path, number)))
 
     def _append(self, batch: _Loaded) -> _Appended:
         total = 0
@@ -201,13 +201,13 @@ class Mover:
 
     def _settle(self, batch: _Appended, ranges: Collection[MoveRange]) -> int:
         """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
-        living, dead = self._verify(batch, self._table.read_added(batch.version))
-        parts, senders = _summarize(living)
+        readable, erased = self._verify(batch, self._table.read_added(batch.version))
+        parts, senders = _summarize(readable)
         count, checksum = _totals(parts)
         self._hot.write(moves.note_verified, batch.number, count, checksum)
         reach("archive.verified")
         self._switch(ranges, parts, senders, batch.version)
-        self._hot.write(_finish, batch.number, self._hot.now, dead)
+        self._hot.write(_finish, batch.number, self._hot.now, erased)
         reach("archive.finished")
         return count
 
@@ -219,33 +219,33 @@ class Mover:
     def _verify(
         self, batch: _Appended, added: Iterator[tuple[Partition, pyarrow.Table]]
     ) -> tuple[pyarrow.Table, pyarrow.Table]:
-        """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
+        """Compare the messages of a batch in the table, ``added``, with the hot store. Raises ArchiveRunError.
 
-        Returns the messages that the batch adds to the index, and those that are dead. After a crash, the table may
-        have messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has
-        must be in the table. Of the others those live that have keys: they were erased after the batch had been
-        verified, and are erased from the archive next.
+        Returns the messages to add to the index, and the erased messages. After a crash, the table may have messages
+        that have since been erased from the hot store. So the table must have all messages of the batch that are in
+        the hot store, but may have others. Those with keys are added to the index, and then erased from the archive.
         """
-        copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
+        copied = pyarrow.concat_tables([_READ_BACK.empty_table(), *(_read_back(*each) for each in added)])
         if batch.expected == _totals(_summarize(copied)[0]):
-            return copied, _SEEN.empty_table()
-        there, stored = set(a.values_of(copied, _IDENTITY)), list(a.values_of(self._load(batch.number).rows, _IDENTITY))
-        missing = sum(each not in there for each in stored)
-        times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
-        doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
-        if missing or doubled:
-            raise ArchiveError(
-                f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
+            return copied, _READ_BACK.empty_table()
+        in_table = set(a.values_of(copied, _IDENTITY))
+        stored = list(a.values_of(self._load(batch.number).rows, _IDENTITY))
+        missing = sum(each not in in_table for each in stored)
+        counts = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
+        duplicates = compute.sum(compute.greater(counts["count_all"], 1)).as_py() or 0
+        if missing or duplicates:
+            raise ArchiveRunError(
+                f"move {batch.number}: {missing} messages are not in the archive as they were, {duplicates} are there"
                 " twice; nothing was deleted"
             )
-        living, found = self._living(), defaultdict[int, list[tree.Range]](list)
+        living, ranges_by_group = self._living(), defaultdict[int, list[tree.Range]](list)
         for part in _summarize(copied)[0]:
-            found[part.group_key] += living.of(part)
-        kept = {group_key: key_ranges.union(some) for group_key, some in found.items()}
-        lives = pyarrow.array(
-            [holds(kept[key], number) for key, number in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_()
+            ranges_by_group[part.group_key] += living.of(part)
+        readable = {group_key: key_ranges.union(ranges) for group_key, ranges in ranges_by_group.items()}
+        is_readable = pyarrow.array(
+            [holds(readable[key], number) for key, number in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_()
         )
-        return copied.filter(lives), copied.filter(compute.invert(lives))
+        return copied.filter(is_readable), copied.filter(compute.invert(is_readable))
 
     def _switch(
         self, ranges: Collection[MoveRange], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
@@ -262,33 +262,33 @@ class Mover:
         self._hot.write_steps(steps)
 
 
-def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
-    """Yield ``items``, and make the next one in another thread meanwhile."""
-    following = beside.submit(next, items, None)
-    while (item := following.result()) is not None:
-        following = beside.submit(next, items, None)
+def _computed_ahead(executor: Executor, items: Iterator[T]) -> Iterator[T]:
+    """Yield ``items``. While the caller uses an item, another thread computes the next one."""
+    next_item = executor.submit(next, items, None)
+    while (item := next_item.result()) is not None:
+        next_item = executor.submit(next, items, None)
         yield item
 
 
 @contextmanager
-def _threads_take_turns() -> Iterator[None]:
-    """Make Python switch between threads ten times as often: a waiting thread may hold the database's lock."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(usual / 10)
+def _frequent_thread_switches() -> Iterator[None]:
+    """Context manager that makes Python switch threads ten times as often: a thread may hold the database lock."""
+    default_interval = sys.getswitchinterval()
+    sys.setswitchinterval(default_interval / 10)
     try:
         yield
     finally:
-        sys.setswitchinterval(usual)
+        sys.setswitchinterval(default_interval)
 
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
-    """Return the stored messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveError."""
+    """Return the messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveRunError."""
     command = parent_bound_command(
         sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch)
     )
-    found, count = [a.MOVING.empty_table()], None
+    tables, count = [a.MOVING.empty_table()], None
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - our own module
+        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of this program
         suppress(pyarrow.ArrowException),
     ):
         while count is None:
@@ -297,15 +297,15 @@ def _read(database: Path, batch: int) -> pyarrow.Table:
             if rows.column_names == [batch_reader.COUNT]:
                 count = rows[batch_reader.COUNT][0].as_py()
             else:
-                found.append(rows.cast(a.MOVING))
-    whole = pyarrow.concat_tables(found)
-    if reader.returncode or whole.num_rows != count:
-        raise ArchiveError(f"move {batch}: could not be read from the database; the log says why")
-    return whole
+                tables.append(rows.cast(a.MOVING))
+    batch_rows = pyarrow.concat_tables(tables)
+    if reader.returncode or batch_rows.num_rows != count:
+        raise ArchiveRunError(f"move {batch}: could not be read from the database; the log says why")
+    return batch_rows
 
 
-def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
-    """Add the span to the rows, and sort them as the archive's files are sorted."""
+def _in_file_order(rows: pyarrow.Table) -> pyarrow.Table:
+    """Add the span to the rows, and sort them in the order of the archive's files."""
     created = rows[a.CREATED_AT]
     lifetimes = compute.unique(rows[a.LIFETIME])
     widths = pyarrow.array([span_width(lifetime) for lifetime in lifetimes.to_pylist()], pyarrow.int64())
@@ -315,50 +315,51 @@ def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
     return rows.append_column(a.SPAN, span).sort_by(order)
 
 
-def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
-    """Return messages that were read back without their bodies, and with the checksums that they have now."""
+def _read_back(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
+    """Return messages that were read back without bodies, with recomputed checksums."""
     columns = {name: rows[name] for name in rows.column_names} | {
         a.LIFETIME: pyarrow.repeat(partition[0], rows.num_rows),
         a.SPAN: pyarrow.repeat(partition[1], rows.num_rows),
         a.CHECKSUM: a.checksums_of(rows),
     }
-    return pyarrow.table([columns[name] for name in _SEEN.names], _SEEN)
+    return pyarrow.table([columns[name] for name in _READ_BACK.names], _READ_BACK)
 
 
 def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-    """Return the parts that messages make, and by group key the senders of those that are no commits."""
+    """Return the parts of messages, and the senders of messages other than commits by group key."""
     sums: dict[tuple[int, ...], int] = defaultdict(int)
     for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
         sums[tuple(part)] ^= checksum
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
     totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (a.SIZE, "sum")])
     names = [*_PART, *map("_".join, bounds), "count_all", f"{a.SIZE}_sum"]
-    sent = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
+    sender_rows = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
     senders: dict[int, set[bytes]] = defaultdict(set)
-    for group_key, sender_id in a.values_of(sent, [a.GROUP_KEY, a.SENDER_ID]):
+    for group_key, sender_id in a.values_of(sender_rows, [a.GROUP_KEY, a.SENDER_ID]):
         senders[group_key].add(sender_id)
     return [PartRow(*(*row, sums[row[: len(_PART)]])) for row in a.values_of(totals, names)], senders
 
 
 def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
-    """Return count and checksum of all messages together; no checksum if there are no parts."""
-    xor = 0
+    """Return the count and the checksum of all messages; the checksum is None if there are no parts."""
+    checksum = 0
     for part in parts:
-        xor ^= part.checksum
-    return sum(part.message_count for part in parts), xor if parts else None
+        checksum ^= part.checksum
+    return sum(part.message_count for part in parts), checksum if parts else None
 
 
-def _finish(connection: sqlite3.Connection, batch: int, now: int, dead: pyarrow.Table) -> None:
-    """Finish a batch. ``dead``: messages that it has in the table, and that were erased before."""
+def _finish(connection: sqlite3.Connection, batch: int, now: int, erased: pyarrow.Table) -> None:
+    """Finish a batch. ``erased``: messages of the batch that were erased before."""
     moves.finish(connection, batch, now)
-    for partition, count in Counter(a.values_of(dead, [a.LIFETIME, a.SPAN])).items():
+    for partition, count in Counter(a.values_of(erased, [a.LIFETIME, a.SPAN])).items():
         reclaiming.note(connection, partition, count, now)
     numbers: dict[int, list[int]] = defaultdict(list)
-    for group_key, number in a.values_of(dead, _IDENTITY[:2]):
+    for group_key, number in a.values_of(erased, _IDENTITY[:2]):
         numbers[group_key].append(number)
-    for group_key, some in numbers.items():
-        of_group = set(a.values_of(dead.filter(compute.equal(dead[a.GROUP_KEY], group_key)), [a.LIFETIME, a.SPAN]))
-        taken_back.forget_erased(connection, group_key, some, sorted(of_group))
+    for group_key, group_numbers in numbers.items():
+        rows = erased.filter(compute.equal(erased[a.GROUP_KEY], group_key))
+        partitions = set(a.values_of(rows, [a.LIFETIME, a.SPAN]))
+        taken_back.forget_erased(connection, group_key, group_numbers, sorted(partitions))
 
 
 def _switch(

@@ -1,7 +1,7 @@
-"""Gives space back: rewrites partitions of which much is dead, or that lie in many small files, by Spark.
+"""Reclaims space from partitions with many erased messages, or with many small files.
 
-What is written are the messages that the index names and that have keys; all others are ciphertext that nothing opens.
-Partitions of which nothing lives are dropped, by a change of the table's log alone.
+Spark rewrites such a partition. Only messages that are in the index and have a key are copied. The rest cannot be
+decrypted. A partition without readable messages is dropped, which changes only the table's log.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from spark.archive import columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 _RANGES = pyarrow.schema(
     [(name, pyarrow.int64()) for name in ("range_group", "range_lifetime", "range_span", "range_first", "range_last")]
@@ -28,7 +28,7 @@ _RANGES = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Reclaimable:
-    """Partitions that can be dropped as a whole, and those that are worth rewriting."""
+    """The partitions to drop, and the partitions to rewrite."""
 
     dropped: list[Partition]
     rewritten: list[Partition]
@@ -38,58 +38,61 @@ class Reclaimable:
 
 
 def find(hot: Hot, table: Table, before: int) -> Reclaimable:
-    """Return what is worth it. ``before``: what was erased by this Unix second has taken space for long enough."""
+    """Return the partitions to drop or rewrite. ``before``: include those with messages erased by this Unix second."""
     shares = hot.read(reclaiming.shares)
-    worth = {partition for partition, share in shares.items() if share.is_reclaimable(before)}
-    dropped = {partition for partition in worth if not shares[partition].living}
-    return Reclaimable(sorted(dropped), sorted((worth | table.crowded_partitions()) - dropped))
+    reclaimable = {partition for partition, share in shares.items() if share.is_reclaimable(before)}
+    unreadable = {partition for partition in reclaimable if not shares[partition].living}
+    return Reclaimable(sorted(unreadable), sorted((reclaimable | table.crowded_partitions()) - unreadable))
 
 
 def drop(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
-    """Drop partitions of which nothing lives."""
+    """Drop partitions without readable messages."""
     if partitions:
         table.drop_partitions(partitions)
         reach("archive.parts_dropped")
-        _note(hot, table, partitions)
+        _record(hot, table, partitions)
 
 
 def rewrite(spark: SparkSession, hot: Hot, table: Table, partition: Partition, living: Living) -> None:
-    """Write a partition anew with what lives of it, into few files. Raises ArchiveError if that is not all there."""
+    """Rewrite the readable messages of a partition to few files. Raises ArchiveRunError if any is missing."""
     parts = hot.read(moves.parts_of_partition, *partition)
-    rows = living_of(spark, table.read().where(in_partitions([partition])), parts, living)
-    _require(table, parts, rows)
+    rows = readable_rows(spark, table.read().where(in_partitions([partition])), parts, living)
+    _require_complete(table, parts, rows)
     table.rewrite(partition, rows)
     reach("archive.rewritten")
-    _note(hot, table, [partition])
+    _record(hot, table, [partition])
 
 
-def living_of(spark: SparkSession, rows: DataFrame, parts: Collection[PartRow], living: Living) -> DataFrame:
-    """Return those of ``rows`` that can be read of ``parts``."""
-    ranges = [(*part.key, *some) for part in parts for some in living.of(part)]
+def readable_rows(spark: SparkSession, rows: DataFrame, parts: Collection[PartRow], living: Living) -> DataFrame:
+    """Return those of ``rows`` that are readable messages of ``parts``."""
+    ranges = [(*part.key, *numbers) for part in parts for numbers in living.of(part)]
     columns = list(zip(*ranges, strict=True)) or [()] * len(_RANGES)
-    # Of Arrow, not of rows: these would have to pass through a process of Python that Spark starts.
-    arrays = [pyarrow.array(each, pyarrow.int64()) for each in columns]
-    known = F.broadcast(spark.createDataFrame(pyarrow.table(arrays, schema=_RANGES)))
-    lives = (
-        (rows[a.GROUP_KEY] == known["range_group"])
-        & (rows[a.LIFETIME] == known["range_lifetime"])
-        & (rows[a.SPAN] == known["range_span"])
-        & rows[a.SEQUENCE_NUM].between(known["range_first"], known["range_last"])
+    # Built from Arrow: a list of rows would go through a Python worker process.
+    arrays = [pyarrow.array(column, pyarrow.int64()) for column in columns]
+    readable = F.broadcast(spark.createDataFrame(pyarrow.table(arrays, schema=_RANGES)))
+    is_readable = (
+        (rows[a.GROUP_KEY] == readable["range_group"])
+        & (rows[a.LIFETIME] == readable["range_lifetime"])
+        & (rows[a.SPAN] == readable["range_span"])
+        & rows[a.SEQUENCE_NUM].between(readable["range_first"], readable["range_last"])
     )
-    return rows.join(known, lives, "left_semi")
+    return rows.join(readable, is_readable, "left_semi")
 
 
-def _require(table: Table, parts: Collection[PartRow], rows: DataFrame) -> None:
-    """Raise ArchiveError unless ``rows`` are what the index counts: a rewrite would lose what is not read now."""
-    found = rows.groupBy(a.GROUP_KEY).agg(F.count(F.lit(1)), F.bit_xor(F.col(a.CHECKSUM))).collect()
-    read = {row[0]: (row[1], row[2]) for row in found}
-    indexed = {part.group_key: (part.message_count, part.checksum) for part in parts}
-    if read != indexed:
-        counted, wanted = (sum(count for count, _ in each.values()) for each in (read, indexed))
-        raise ArchiveError(f"{table.path}: {counted:,} messages are read where the index has {wanted:,}{ADVICE}")
+def _require_complete(table: Table, parts: Collection[PartRow], rows: DataFrame) -> None:
+    """Raise ArchiveRunError unless ``rows`` match the index. Otherwise a rewrite would lose messages."""
+    totals = rows.groupBy(a.GROUP_KEY).agg(F.count(F.lit(1)), F.bit_xor(F.col(a.CHECKSUM))).collect()
+    actual = {row[0]: (row[1], row[2]) for row in totals}
+    expected = {part.group_key: (part.message_count, part.checksum) for part in parts}
+    if actual != expected:
+        read_count, index_count = (sum(count for count, _ in each.values()) for each in (actual, expected))
+        raise ArchiveRunError(
+            f"{table.path}: {read_count:,} messages are read where the index has {index_count:,}{ADVICE}"
+        )
 
 
-def _note(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
+def _record(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
+    """Record in the hot store that the space of partitions was reclaimed, once the table is durable."""
     version = table.version()
     table.make_durable(version)
     for partition in partitions:

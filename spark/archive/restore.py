@@ -1,8 +1,8 @@
-"""Takes a group's messages back from the archive into the hot store. Clients notice nothing.
+"""Moves a group's messages back from the archive into the hot store. Clients do not notice.
 
-The caller holds the run lock. The messages stay in the table until its space is reclaimed; until then the group does
-not move again. A restore that did not end has changed nothing that is served. It can be repeated, or the next run
-deletes its copies.
+Requires the run lock. The messages stay in the table until its space is reclaimed, and the group does not move again
+before that. An interrupted restore does not affect readers. It can be repeated; otherwise the next run deletes its
+copies.
 """
 
 import sqlite3
@@ -24,21 +24,21 @@ from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import Check, examine
 from spark.archive.living import Living
-from spark.archive.reclaim import living_of
+from spark.archive.reclaim import readable_rows
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 
 WINDOW_ROWS = 20_000
-"""At most 20,000 messages are read from the table at once."""
+"""The most messages to read from the table at once."""
 
 WINDOW_BYTES = 32 * 1024 * 1024
-"""About 32 MiB of bodies at most are read from the table at once."""
+"""The approximate maximum bytes of bodies to read from the table at once."""
 
 CHUNK_ROWS = 256
-"""At most 256 messages are stored in a transaction."""
+"""The most messages to store in a transaction."""
 
 CHUNK_BYTES = 256 * 1024
-"""At most 256 KiB of bodies are stored in a transaction, but at least one message."""
+"""The most bytes of bodies to store in a transaction, but at least one message."""
 
 _COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
 
@@ -54,30 +54,29 @@ def restore(
     *,
     is_forced: bool = False,
 ) -> int:
-    """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
+    """Restore a group; return the number of restored messages. Raises ArchiveRunError or RestoreError.
 
-    ``living``: which messages can be read: others stay where they are. ``spare``: so many bytes
-    stay free beside the database. A run could not work without, and only a run removes copies.
-    ``is_forced``: also what is damaged, which readers notice then, and what the next run moves to the archive again.
+    ``living``: finds the readable messages; others stay in the archive. ``spare``: the bytes to leave free on the disk
+    for runs. ``is_forced``: restore even damaged messages, and those that the next run would move again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:
-        raise ArchiveError("no such group")
+        raise ArchiveRunError("no such group")
     parts = hot.read(moves.parts, group.group_key)
     if not parts or not group.archived_seq:
-        raise ArchiveError("nothing of the group is served from the archive")
+        raise ArchiveRunError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
-        raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
+        raise ArchiveRunError("a move is under way: do a cleanup run first, which finishes it")
     if not is_forced and config.after != KEEP and group.policy.outlives(config.least_lifetime):
-        raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
+        raise ArchiveRunError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
-    found = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
-    if found.differences:
-        raise ArchiveError(f"{found.differences[0]}; nothing was restored")
-    count, readable = 0, living_of(spark, rows, parts, living)
+    check = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
+    if check.differences:
+        raise ArchiveRunError(f"{check.differences[0]}; nothing was restored")
+    count, messages = 0, readable_rows(spark, rows, parts, living)
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for chunk in _chunks(readable, part):
+        for chunk in _chunks(messages, part):
             count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.store_copies, group.group_key, chunk)
@@ -89,10 +88,10 @@ def restore(
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:
-    """Raise ArchiveError unless the disk has room for bodies of ``size`` bytes, and ``spare`` bytes more."""
+    """Raise ArchiveRunError unless the disk has space for ``size`` bytes of bodies, and ``spare`` bytes more."""
     free = free_bytes(hot.path.parent)
     if free < size + spare:
-        raise ArchiveError(
+        raise ArchiveRunError(
             f"{hot.path}: there is no room for what is in the archive: {free:,} bytes are free, {size + spare:,} are"
             " needed, with those that are kept for cleanup; nothing was restored"
         )
@@ -107,23 +106,23 @@ def _switch_back(connection: sqlite3.Connection, group: GroupRow, count: int, no
 
 
 def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]]:
-    """Divide messages, by their ascending numbers, into windows that are read at once; yield first and last numbers.
+    """Divide messages, by ascending numbers, into windows to read at once; yield their first and last numbers.
 
-    ``body_bytes``: of all together. It counts messages: numbers may lie billions apart, after a backup was restored.
+    ``body_bytes``: the bytes of all bodies. After a backup was restored, numbers may have gaps of billions.
     """
     count = max(1, -(-len(numbers) // WINDOW_ROWS), -(-body_bytes // WINDOW_BYTES))
     width = max(1, -(-len(numbers) // count))
-    for at in range(0, len(numbers), width):
-        window = numbers[at : at + width]
+    for start in range(0, len(numbers), width):
+        window = numbers[start : start + width]
         yield window[0], window[-1]
 
 
 def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[ArchivedMessage]]:
-    """Yield the messages of one row of the index, in ascending order, divided for transactions."""
-    of_part = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
-    numbers = sorted(of_part.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
+    """Yield the messages of one part in ascending order, in chunks of one transaction each."""
+    part_rows = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
+    numbers = sorted(part_rows.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
     for first, last in windows(numbers, part.body_bytes):
-        window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
+        window = part_rows.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
         chunk: list[ArchivedMessage] = []
         size = 0
         for number, sender_id, is_commit, created_at, body in sorted(window.collect()):

@@ -1,7 +1,4 @@
-"""What a run does in the archive, in its order.
-
-It finishes a batch under way, erases by the rules, moves messages, and once a day gives space back.
-"""
+"""The archive part of a run: finishes an active batch, erases messages, moves messages, and reclaims space."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conclave.archive.faults import one_line
-from conclave.archive.snapshot import next_turn, not_of_one_time
+from conclave.archive.snapshot import mismatch_text, next_turn
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys.store import KeyStore
@@ -34,13 +31,13 @@ from spark.archive.living import Living
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from spark.report import Report
 
 log = get_logger(__name__)
 
 
-_OF_LIBRARIES = (DeltaError, pyarrow.ArrowException, PySparkException, Py4JJavaError)
+_LIBRARY_ERRORS = (DeltaError, pyarrow.ArrowException, PySparkException, Py4JJavaError)
 
 
 class ArchiveRun:
@@ -55,10 +52,10 @@ class ArchiveRun:
         config: ArchiveConfig,
         keys: Callable[[], KeyStore],
     ) -> None:
-        """Take what is needed; nothing is opened yet.
+        """Store the parameters; nothing is opened yet.
 
-        ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
-        of tables, and starts none. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
+        ``session``: returns the Spark session, and starts Spark if necessary. ``forget``: clears Spark's cache of
+        tables, without starting it. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
         """
         self._session = session
         self._forget = forget
@@ -70,13 +67,12 @@ class ArchiveRun:
         self._has_turn = False
 
     def run(self, done: Report, counted: Collection[int], scope: Scope, destroy: Callable[[], bool]) -> None:
-        """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
+        """Do the work in the archive, after the rules were applied to the hot store. Raises ArchiveRunError.
 
-        ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are noted, and tells whether
-        it could.
+        ``done``: the report to add the results to. ``counted``: the keys of groups that it already counts as touched.
+        ``scope``: the scope of the run. ``destroy``: destroys pending keys, and returns whether it succeeded.
         """
-        if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
+        if self._may_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
         try:
             if self._hot.read(moves.batch_under_way) is not None:
@@ -100,55 +96,56 @@ class ArchiveRun:
             ):
                 self._reclaim(done)
         except NotDurableError:
-            raise  # what was replaced may be all that is left
+            raise  # the replaced files may be the only ones left
         except Exception as error:
-            self._sweep()  # not on other exceptions, which end the process: Java may still be writing
-            if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
+            self._sweep()  # not on other exceptions: they end the process, and Java may still be writing
+            if isinstance(error, _LIBRARY_ERRORS) or _is_file_error(error):
                 log.exception("archive_failed")
-                raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
+                raise ArchiveRunError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._sweep()
 
-    def count(self, planned: Report, counted: Collection[int], made: Plan) -> None:
-        """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
+    def count(self, planned: Report, counted: Collection[int], plan: Plan) -> None:
+        """Add the results of a dry run to ``planned``. Changes nothing. Raises ArchiveRunError.
 
-        ``counted``: as for ``run``. ``made``: what the run would do in the hot store before. What it lets go there does
-        not move, and the marks that it raises let messages go here.
+        ``counted``: see ``run``. ``plan``: the plan for the hot store. Messages that it deletes do not move, and
+        marks that it raises apply to the archive.
         """
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
-            left = self._hot.seen_through(partial(self._leave_out, made))
-            planned.archived = Mover(left, self._table, "", self._living).count(self._config)
-        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
-        if plan and state:
-            planned.groups_touched += len({part.group_key for part in plan.parts}.difference(counted))
+            hot = self._hot.with_prepare(partial(self._hide_planned, plan))
+            planned.archived = Mover(hot, self._table, "", self._living).count(self._config)
+        archive_plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, plan.risen)
+        if archive_plan and state:
+            planned.groups_touched += len({part.group_key for part in archive_plan.parts}.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(expiry.count(self._hot, self._table.path, plan, self._living()))
+                planned.counts.update(expiry.count(self._hot, self._table.path, archive_plan, self._living()))
 
-    def _leave_out(self, made: Plan, connection: sqlite3.Connection) -> None:
+    def _hide_planned(self, plan: Plan, connection: sqlite3.Connection) -> None:
         self._hot.prepare(connection)
-        due.hide_planned(connection, made)
+        due.hide_planned(connection, plan)
 
     def check(self) -> Check:
-        """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
+        """Read the whole table and compare it with the index. Changes nothing. Raises ArchiveRunError."""
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
         with self._as_archive_errors():
             self._require(state)
             if self._hot.read(reclaiming.is_unsettled):
-                raise ArchiveError("the index was restored from a backup: the next run settles it first")
+                raise ArchiveRunError("the index was restored from a backup: the next run settles it first")
             return examine(self._session(), self._hot, self._table.read(), self._living())
 
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
-        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
+        """Move a group's messages back into the hot store; return how many. Raises ArchiveRunError or RestoreError.
 
-        ``spare``: so many bytes of the disk stay free. ``is_forced``: also what is damaged, or will move again.
+        ``spare``: the bytes to leave free on the disk. ``is_forced``: even damaged messages, and those that would move
+        again.
         """
         state = self._hot.read(moves.find_state)
         if state is None:
-            raise ArchiveError("nothing was ever archived")
+            raise ArchiveRunError("nothing was ever archived")
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
@@ -156,9 +153,9 @@ class ArchiveRun:
             return restore(*values, group_id, spare, is_forced=is_forced)
 
     def restore_ahead(self, now: int, spare: int) -> None:
-        """Take the groups back that have messages here which were created at the Unix second ``now`` or later.
+        """Move back all groups with archived messages that were created at the Unix second ``now`` or later.
 
-        What is damaged comes back as it is. ``spare``: see ``restore``. Raises ArchiveError or RestoreError.
+        Includes damaged messages. ``spare``: see ``restore``. Raises ArchiveRunError or RestoreError.
         """
         if self._hot.read(moves.batch_under_way) is not None:
             with self._as_archive_errors():
@@ -167,29 +164,29 @@ class ArchiveRun:
             self.restore(group_id, spare, is_forced=True)
 
     def _settle_restored(self) -> str:
-        """Settle an index that was restored from a backup; return why that fails: what can be erased goes first."""
+        """Update an index that was restored from a backup. Return an error or "": the run continues after an error."""
         if self._hot.read(reclaiming.is_unsettled):
             try:
                 expiry.settle_restored(self._hot, self._table.path, self._living())
-            except ArchiveError as error:
+            except ArchiveRunError as error:
                 return str(error)
         return ""
 
     def _require_settled(self, fault: str) -> None:
         if fault:
-            raise ArchiveError(fault)
+            raise ArchiveRunError(fault)
 
     def _living(self) -> Living:
         return Living(self._hot, self._keys)
 
     def _reclaim(self, done: Report) -> None:
-        """Give back space, as far as it is worth it."""
+        """Reclaim the space of erased messages, where it is worthwhile."""
         self._open()
         before, size = self._hot.now - self._config.reclaim_after, self._bytes()
-        if found := reclaim.find(self._hot, self._table, before):
+        if reclaimable := reclaim.find(self._hot, self._table, before):
             self._change()
-            reclaim.drop(self._hot, self._table, found.dropped)
-            for partition in found.rewritten:
+            reclaim.drop(self._hot, self._table, reclaimable.dropped)
+            for partition in reclaimable.rewritten:
                 reclaim.rewrite(self._session(), self._hot, self._table, partition, self._living())
             self._sweep()
             done.archive_bytes_returned = max(0, size - self._bytes())
@@ -197,20 +194,20 @@ class ArchiveRun:
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.hot_copies):
-            self._open()  # raises if the table is not the right one: the copies may be all that is left
+            self._open()  # raises if the table does not match: the copies may be the only ones left
             self._mover().drop_copies()
 
-    def _shall_move(self, scope: Scope) -> bool:
+    def _may_move(self, scope: Scope) -> bool:
         return scope.is_housekeeping and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._has_work():
+        if not self._may_move(scope) or not self._has_work():
             return
         for count in self._change().move(self._config):
             done.archived += count
 
     def _has_work(self) -> bool:
-        """Return whether any message is to be moved."""
+        """Return whether there are messages to move."""
         config, before = self._config, self._hot.now - self._config.after
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
@@ -218,7 +215,7 @@ class ArchiveRun:
         return Mover(self._hot, self._table, self._hot.archive_state().archive_id, self._living)
 
     def _change(self) -> Mover:
-        """Open the table to change it. This run's turn begins, first in the database, then in the table."""
+        """Open the table for changes, and start this run's turn, first in the database, then in the table."""
         self._open()
         if not self._has_turn:
             state = self._hot.archive_state()
@@ -243,51 +240,51 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Take back what a power failure has left half-written of a run that did not end, and damaged checkpoints."""
+        """Roll back incomplete versions after a power failure, and remove damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
-            self._forget()  # it would continue from versions that are gone
+            self._forget()  # it has cached versions that no longer exist
             log.warning("archive_repaired", **asdict(done))
 
     def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
-        """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
+        """Raise ArchiveRunError unless the table matches the database.
 
-        The table must have no batch that this database has not begun, and must not lack one that has ended.
+        The table must have all batches that the database has completed, and none that it has not started.
         """
         self._table.prepare(self._hot.archive_state, is_new=is_new)
         archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(moves.last_batches)
         if not ended <= archived <= begun:
-            raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
+            raise ArchiveRunError(mismatch_text(self._table.path, is_newer=archived > begun))
 
     def _sweep(self) -> None:
-        """Remove files that were replaced, in this run or in one that did not get as far as this."""
+        """Remove files that this run, or an interrupted one, has replaced."""
         hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
         self._open()
-        self._table.make_durable(state.version)  # what a run has written that failed
+        self._table.make_durable(state.version)  # the versions of a failed run
         hot.write(moves.note_version, self._table.version())
         reach("archive.before_erase")
         self._table.sweep()
         hot.write(moves.note_erased)
-        if hot.read(moves.batch_under_way) is None:  # otherwise the log still has to tell which version added it
+        if hot.read(moves.batch_under_way) is None:  # otherwise the log must still show which version added it
             self._table.clean_log()
         reach("archive.erased")
 
     @contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
-        """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
+        """Context manager that maps errors of Spark, including the end of Java, to an ArchiveRunError of one line."""
         try:
             yield
         except (PySparkException, Py4JError) as error:
-            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
+            raise ArchiveRunError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())
 
 
-def _is_of_disk(error: Exception) -> bool:
+def _is_file_error(error: Exception) -> bool:
     """Return whether an error of delta-rs or of the system is about a file, not about a connection."""
     return isinstance(error, OSError) and not isinstance(error, ConnectionError)

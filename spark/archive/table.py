@@ -1,7 +1,7 @@
-"""The archive's Delta table: makes, opens, appends to and rewrites it, and removes its old files.
+"""Manages the archive's Delta table: creates it, appends to it, rewrites it, and removes its old files.
 
-Only the run that holds the run lock writes. Spark rewrites partitions, and is started for that only: what is
-appended is written without it, see ``data_files.py``, and delta-rs does what concerns only the table's log.
+Only the holder of the run lock writes. Spark is used only to rewrite partitions: appended files are written by
+``data_files.py``, and changes of the table's log by delta-rs.
 """
 
 import json
@@ -29,7 +29,7 @@ from conclave.system.durable import sync
 from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 
 _PROPERTIES = {
     # Statistics of other columns would put pieces of bodies and senders into the log.
@@ -41,34 +41,34 @@ _PROPERTIES = {
 }
 
 LOG_SECONDS = 3600
-"""Entries of the log before its newest checkpoint are kept for at least an hour."""
+"""The minimum time for which log entries before the newest checkpoint are kept."""
 
 SMALL_BYTES = 16 * 1024 * 1024
-"""A file of less than 16 MiB is small."""
+"""The size below which a file is small."""
 
 FEW_FILES = 8
-"""A partition may always have 8 small files, and more while they have less than a quarter of its bytes."""
+"""A partition may have 8 small files, and more while they have less than a quarter of its bytes."""
 
 MANY_FILES = 64
-"""A partition with more than 64 small files is compacted in any case."""
+"""A partition with more than 64 small files is always compacted."""
 
 _PARTITION = [a.LIFETIME, a.SPAN]
 
 _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
-"""What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
+"""Parts of a path that Spark interprets as a pattern, or that delta-rs decodes."""
 
 
-class NotDurableError(ArchiveError):
-    """The disk may not have what the table says it has."""
+class NotDurableError(ArchiveRunError):
+    """The table could not be synced to the disk."""
 
 
 class Table:
-    """The table at one path."""
+    """Manages the table of one archive."""
 
     def __init__(self, session: Callable[[], SparkSession], path: Path) -> None:
-        """``path``: the folder of the table, which may not exist yet. Nothing is opened yet.
+        """Store the parameters; nothing is opened yet. ``path``: the folder of the table, which may not exist.
 
-        ``session`` gives a Spark session, and starts Spark if need be.
+        ``session``: returns the Spark session, and starts Spark if necessary.
         """
         self._session = session
         self.path = path
@@ -76,38 +76,40 @@ class Table:
         self._log = path / LOG
 
     def prepare(self, read_state: Callable[[], ArchiveState], *, is_new: bool) -> None:
-        """Check that the table exists and belongs to the store. Raises ArchiveError.
+        """Check that the table exists and belongs to the store. Raises ArchiveRunError.
 
-        ``read_state`` asks the hot store what it knows of the table. ``is_new``: make the table if there is none.
-        Otherwise a missing table is not replaced: perhaps its folder is only not mounted.
+        ``read_state``: reads the state of the table from the hot store. ``is_new``: create the table if it does not
+        exist. Otherwise a missing table is an error: its folder may not be mounted.
         """
-        if found := _UNUSABLE.search(str(self.path)):
-            raise ArchiveError(
-                f"{self.path}: no archive can be read if its path has {found[0]!r} in it: set [archive] path to another"
+        if match := _UNUSABLE.search(str(self.path)):
+            raise ArchiveRunError(
+                f"{self.path}: no archive can be read if its path has {match[0]!r} in it: set [archive] path to another"
             )
         if DeltaTable.is_deltatable(str(self.path)):
             try:
                 _, fault = open_known(self.path, read_state)
             except (DeltaError, pyarrow.ArrowException, OSError) as error:
-                raise ArchiveError(f"{self.path}: cannot be read: {one_line(error)}") from error
+                raise ArchiveRunError(f"{self.path}: cannot be read: {one_line(error)}") from error
             if fault:
-                raise ArchiveError(fault)
+                raise ArchiveRunError(fault)
             return
         if not is_new:
-            raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
+            raise ArchiveRunError(
+                f"{self.path}: there is no archive, although messages were moved to it; is it mounted?"
+            )
         if self.path.exists() and any(self.path.iterdir()):
-            raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
+            raise ArchiveRunError(f"{self.path}: cannot become the archive, since it has other files")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         DeltaTable.create(
             str(self.path),
             a.ARCHIVE,
             partition_by=_PARTITION,
             configuration={**_PROPERTIES, ID_PROPERTY: read_state().archive_id},
-            raise_if_key_not_exists=False,  # the last one is ours
+            raise_if_key_not_exists=False,  # set above
         )
 
     def remove_unmade(self) -> None:
-        """Remove the log of a table without any complete version: a crash or a full disk stopped its making."""
+        """Remove the log of a table that has no complete version, after an interrupted creation."""
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
         names = (path.name for path in self._log.iterdir() if path.is_file())
@@ -116,30 +118,25 @@ class Table:
             shutil.rmtree(self._log)
 
     def repair(self, state: ArchiveState, begun: int) -> Repaired:
-        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError.
+        """Roll back incomplete versions after a power failure, see ``repair``. Raises ArchiveRunError.
 
-        If anything was, Spark must forget what it knows of the table.
+        If it changes anything, clear Spark's cache of tables.
         """
-        done = Repair(self.path, state, begun, self._are_sound).apply()
-        if done:
+        repaired = Repair(self.path, state, begun, self._are_sound).apply()
+        if repaired:
             sync(self._log)
-        return done
+        return repaired
 
     def _are_sound(self, files: Collection[Path]) -> bool:
-        """Return whether the messages of readable ``files`` have the checksums with which they were archived."""
-        found = (rows for path in files for rows in data_files.read(path))
+        """Return whether the messages of readable ``files`` have correct checksums."""
+        tables = (rows for path in files for rows in data_files.read(path))
         try:
-            return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
-        except (
-            KeyError,
-            TypeError,
-            struct.error,
-            MisnamedError,
-        ):  # what is decoded of damaged bytes may lack columns and values
-            return False
+            return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in tables)
+        except (KeyError, TypeError, struct.error, MisnamedError):
+            return False  # damaged bytes may decode to missing columns and values
 
     def can_be_opened(self) -> bool:
-        """Return whether the table can be opened, or there is none."""
+        """Return whether the table can be opened, or does not exist."""
         try:
             if DeltaTable.is_deltatable(str(self.path)):
                 DeltaTable(str(self.path))
@@ -152,20 +149,20 @@ class Table:
         return DeltaTable(str(self.path)).version()
 
     def turn(self, archive_id: str) -> int:
-        """Return the number of the last turn that began in the table; 0 if none did."""
+        """Return the number of the table's last turn; 0 without turns."""
         return turn_of(DeltaTable(str(self.path)), archive_id)
 
     def begin_turn(self, archive_id: str, turn: int) -> None:
-        """Write a turn into the table, in a commit of its own, and onto the disk. Raises NotDurableError."""
+        """Write a turn to the table in a separate commit, and sync it. Raises NotDurableError."""
         self._commit([], Transaction(turn_app(archive_id), turn))
         self.make_durable(self.version())
 
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
-        """Add a version to the table, whose entry says of how many actions it consists: its end might get lost."""
+        """Add a version to the table. Its entry has the number of its actions, to detect truncation."""
         table = DeltaTable(str(self.path))
         count = len(actions) + len(transactions)
-        told = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
-        table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=told)
+        properties = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
+        table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=properties)
 
     def read(self) -> DataFrame:
         """Return all rows of the table."""
@@ -176,7 +173,7 @@ class Table:
         return self.last_batch(archive_id) >= batch
 
     def last_batch(self, archive_id: str) -> int:
-        """Return the number of the last batch that was appended to the table; 0 if none was."""
+        """Return the number of the last batch that was appended to the table; 0 without batches."""
         return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
     def append(self, rows: pyarrow.Table, archive_id: str, batch: int) -> None:
@@ -189,16 +186,16 @@ class Table:
         self._commit(added, Transaction(archive_id, batch))
 
     def version_of_batch(self, archive_id: str, batch: int) -> int:
-        """Return the version that added the messages of a batch. Raises ArchiveError if the log does not have it."""
+        """Return the version that added the messages of a batch. Raises ArchiveRunError if it is not in the log."""
         for version in range(self.version(), -1, -1):
-            if {"appId": archive_id, "version": batch}.items() <= _only(self._actions(version), "txn").items():
+            if {"appId": archive_id, "version": batch}.items() <= _find_action(self._actions(version), "txn").items():
                 return version
-        raise ArchiveError(f"{self.path}: move {batch} is not in the log")
+        raise ArchiveRunError(f"{self.path}: move {batch} is not in the log")
 
     def read_added(self, version: int) -> Iterator[tuple[Partition, pyarrow.Table]]:
-        """Yield what ``version`` has added, from the files that it added: some messages of a partition at a time.
+        """Yield the messages in the files that ``version`` added, in several tables for each partition.
 
-        Raises ArchiveError.
+        Raises ArchiveRunError.
         """
         for action in self._actions(version):
             if added := action.get("add"):
@@ -207,9 +204,9 @@ class Table:
                     yield (int(values[a.LIFETIME]), int(values[a.SPAN])), rows
 
     def make_durable(self, first: int) -> None:
-        """Make durable what the versions from ``first`` on have added, and their checkpoints; no library does it.
+        """Sync the files and checkpoints of the versions from ``first`` on. The libraries do not sync them.
 
-        Raises NotDurableError. Then files that these versions replaced must not be removed.
+        Raises NotDurableError; then do not remove the files that these versions replaced.
         """
         try:
             folders = {self.path, self._log}
@@ -226,7 +223,7 @@ class Table:
             for folder in folders:
                 sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
-            raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
+            raise NotDurableError(f"{self.path}: the written files could not be synced: {error}") from error
 
     def drop_partitions(self, partitions: Collection[tuple[int, int]]) -> None:
         """Delete whole partitions, given as (lifetime, span).
@@ -236,14 +233,14 @@ class Table:
         DeltaTable(str(self.path)).delete(in_partitions(partitions))
 
     def crowded_partitions(self) -> set[Partition]:
-        """Return the partitions that lie in many small files."""
+        """Return the partitions with many small files."""
         sizes: dict[Partition, list[int]] = {}
         for file in data_files.stored(self.path):
             sizes.setdefault(file.partition, []).append(file.size)
         return {partition for partition, each in sizes.items() if _is_crowded(each)}
 
     def rewrite(self, partition: Partition, rows: DataFrame) -> None:
-        """Put ``rows`` in the place of a partition, in few files, ordered by group and number, as readers read."""
+        """Replace the rows of a partition with ``rows``, in few files, ordered by group and number."""
         size = sum(file.size for file in data_files.stored(self.path) if file.partition == partition)
         files = max(1, -(-size // FILE_BYTES))
         ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
@@ -251,45 +248,42 @@ class Table:
         writer.option("replaceWhere", in_partitions([partition])).save(str(self.path))
 
     def sweep(self) -> None:
-        """Remove from disk the files that no longer belong to the table, or never did, as after a crash."""
+        """Remove files that do not belong to the table: replaced ones, and those left by a crash."""
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
-        alive = set(uris["path"].to_pylist())
-        emptied = set[Path]()
+        table_paths = set(uris["path"].to_pylist())
+        changed_folders = set[Path]()
         for path in self.path.glob(DATA_FILES):
-            if path.relative_to(self.path).as_posix() not in alive:
+            if path.relative_to(self.path).as_posix() not in table_paths:
                 path.unlink()
-                emptied.add(path.parent)
+                changed_folders.add(path.parent)
                 reach("archive.file_removed")
         for folder in [*self.path.glob("lifetime=*/span=*"), *self.path.glob("lifetime=*")]:
             if not any(folder.iterdir()):
                 folder.rmdir()
-                emptied.discard(folder)
-                emptied.add(folder.parent)
-        for folder in emptied:  # or a power failure could bring them back after it was noted that they are gone
+                changed_folders.discard(folder)
+                changed_folders.add(folder.parent)
+        for folder in changed_folders:  # otherwise a power failure could restore files that were recorded as removed
             sync(folder, follows_links=True)
 
     def clean_log(self) -> None:
-        """Remove entries of the log from before its newest checkpoint, and what delta-rs left unfinished.
-
-        Files younger than LOG_SECONDS stay.
-        """
+        """Remove log entries before the newest checkpoint, and unfinished files, unless younger than LOG_SECONDS."""
         pointer = self._log / POINTER
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
-        except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
+        except (FileNotFoundError, ValueError):  # no pointer, or an incomplete one after a crash: wait for the next one
             checkpoint = -1
-        behind, unfinished = [], []
+        old_entries, unfinished = [], []
         for path in self._log.iterdir():
             if is_recent(path.stat().st_mtime, time.time(), LOG_SECONDS):
                 continue
             if is_unfinished(path.name):
                 unfinished.append(path)
             elif (version := re.match(r"\.?(\d{20})\.", path.name)) and int(version[1]) < checkpoint:
-                behind.append(path)
-        if behind:
+                old_entries.append(path)
+        if old_entries:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*.parquet"), pointer, self._log]:
-                sync(path)  # from now on nothing else has what they say
-        for path in [*behind, *unfinished]:
+                sync(path)  # after this, nothing else has the contents of the old entries
+        for path in [*old_entries, *unfinished]:
             path.unlink()
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
@@ -301,10 +295,10 @@ class Table:
 
 
 def _is_crowded(sizes: Collection[int]) -> bool:
-    """Return whether to compact files of these sizes. The total cost stays proportional to the data added."""
+    """Return whether to compact files of these sizes. The total cost is proportional to the added data."""
     small = [size for size in sizes if size < SMALL_BYTES]
     return (len(small) > FEW_FILES and sum(small) * 4 >= sum(sizes)) or len(small) > MANY_FILES
 
 
-def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def _find_action(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((action[kind] for action in actions if kind in action), {})

@@ -23,7 +23,7 @@ class Ear(Stream):
 
     @property
     def numbers(self) -> list[int]:
-        return [event.values["sequence_num"] for event in self._waiting]
+        return [event.values["sequence_num"] for event in self._queue]
 
     def flush(self) -> None:
         """Nothing is taken."""

@@ -112,7 +112,7 @@ def before_a_read(
     reader = running.app[app_keys.ARCHIVE]
     read, once = reader.read, [happens]
 
-    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> window.Found:
+    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> window.WindowResult:
         if once:
             once.pop()()
         return await read(stretch, limit, taken)
@@ -334,7 +334,7 @@ async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_unt
     path = flip(mover.folder, stored := mover.at_rest[4])
     await expect(alice.fetch(group), 500, 0)
     faults = running.app[app_keys.HEALTH]
-    assert f"message 5 of the group {group} is not as it was archived: see docs/" in faults.faults["archive"]
+    assert f"message 5 of the group {group} is damaged: see docs/" in faults.faults["archive"]
     page = await alice.fetch(group, 5)
     assert [message.body for message in page] == bodies[5:], "pages without it are served"
     assert [message.body for message in await alice.fetch(group, 0, 4)] == bodies[:4]
@@ -490,14 +490,14 @@ async def test_few_pages_with_a_part_in_the_archive_are_in_memory_at_a_time(
     """Whatever they wait for, once something of them was read."""
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, written, write_all = threading.Event(), [], pages._write_all
+    go_on, written, encode_all = threading.Event(), [], pages._encode_all
 
     def slow(*asked: Any) -> Any:
         written.append(asked)
         assert go_on.wait(30)
-        return write_all(*asked)
+        return encode_all(*asked)
 
-    monkeypatch.setattr(pages, "_write_all", slow)
+    monkeypatch.setattr(pages, "_encode_all", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(4 * CONCURRENT_READS)]
     try:
         await until(lambda: len(written) == 2 * CONCURRENT_READS)

@@ -10,7 +10,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions.messages import MAX_READS_IN_DOUBT
-from conclave.archive.window import Found
+from conclave.archive.window import WindowResult
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
@@ -430,7 +430,7 @@ async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_
     reader = running.app[app_keys.ARCHIVE]
     read = reader.read
 
-    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> Found:
+    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> WindowResult:
         found = await read(stretch, limit, taken)
         running.clock.set_wrong(JUMP)
         return found

@@ -390,7 +390,7 @@ async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot
         for batch in range(400):
             events.publish([deleted(batch, user_id)] * 100)
             await asyncio.sleep(0)
-        assert len(stream._waiting) == events_module.QUEUE_LIMIT
+        assert len(stream._queue) == events_module.QUEUE_LIMIT
         assert transport.get_write_buffer_size() < 500_000
         await alice.get("/me")
         await alice.post("/logout")

@@ -317,10 +317,10 @@ def count_calls(running: Running, patch: Callable[[Stretch], None] = lambda _: N
     archive, asked = running.app[app_keys.ARCHIVE], list[Stretch]()
     tally = Archive.tally
 
-    async def counted(sought: ArchiveCount) -> MessageTotals:
-        asked.append(sought.stretch)
-        patch(sought.stretch)
-        return await tally(archive, sought)
+    async def counted(archive_count: ArchiveCount) -> MessageTotals:
+        asked.append(archive_count.stretch)
+        patch(archive_count.stretch)
+        return await tally(archive, archive_count)
 
     archive.tally = counted  # type: ignore[method-assign]  # the archive is this test's
     return asked

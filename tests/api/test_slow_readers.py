@@ -285,7 +285,7 @@ async def test_little_waits_behind_an_answer_that_is_not_taken_and_all_is_answer
         await until(lambda: used(running) > 0)
         [connection] = set(running.server.site.open) - before
         await until(lambda: connection._is_paused)
-        assert 0 < len(connection._held) <= 32 * KIB
+        assert 0 < len(connection._buffered_data) <= 32 * KIB
         answered = bytearray()
         async with asyncio.timeout(PATIENCE):
             while answered.count(b'{"status":"ok"}') < 100:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.archive.layout import DamagedError, checksum, require_sound
+from conclave.archive.layout import DamagedMessageError, checksum, verify_checksum
 
 SENDER, BODY = bytes(range(16)), b"body" * 75
 
@@ -23,7 +23,7 @@ def test_every_column_counts() -> None:
 
 def test_a_message_with_another_sum_is_damaged() -> None:
     right = checksum(7, 9, SENDER, 1_700_000_000, BODY, is_commit=False)
-    require_sound(7, 9, SENDER, 1_700_000_000, BODY, right, is_commit=False)
-    with pytest.raises(DamagedError) as damaged:
-        require_sound(7, 9, SENDER, 1_700_000_000, BODY, right ^ 1, is_commit=False)
+    verify_checksum(7, 9, SENDER, 1_700_000_000, BODY, right, is_commit=False)
+    with pytest.raises(DamagedMessageError) as damaged:
+        verify_checksum(7, 9, SENDER, 1_700_000_000, BODY, right ^ 1, is_commit=False)
     assert damaged.value.sequence_num == 9

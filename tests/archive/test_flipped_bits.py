@@ -106,8 +106,8 @@ async def test_what_a_file_says_of_its_rows_passes_over_no_message(
         misstate(path, key, instead)
         assert await page(store, archive, key) == right
         fault = health.faults[HealthPart.ARCHIVE]
-        assert "what a file says of messages of the group" in fault
-        assert f"in {path.parent.relative_to(store.config.archive_path)}; they are served: see docs/" in fault
+        assert "a file has damaged statistics for messages of the group" in fault
+        assert f"in {path.parent.relative_to(store.config.archive_path)}; the messages are served: see docs/" in fault
         assert len(await page(store, archive, 3 - key)) in (MESSAGES, MESSAGES - 1)
         await archive.warm_up()
         assert fault in health.faults[HealthPart.ARCHIVE], "other reads do not make it right"
@@ -163,11 +163,11 @@ async def test_each_of_several_damaged_groups_is_a_fault_until_it_is_right_again
             flip_at(path, place)
             with pytest.raises(ArchiveError):
                 await page(store, archive, key)
-        assert health.faults[HealthPart.ARCHIVE].count("is not as it was archived") == 2
+        assert health.faults[HealthPart.ARCHIVE].count("is damaged") == 2
         flip_at(path, places[1])
-        with pytest.raises(ArchiveError, match="is not as it was archived"):
+        with pytest.raises(ArchiveError, match="is damaged"):
             await archive.warm_up()
-        assert health.faults[HealthPart.ARCHIVE].count("is not as it was archived") == 1
+        assert health.faults[HealthPart.ARCHIVE].count("is damaged") == 1
         flip_at(path, places[2])
         await archive.warm_up()
         assert health.faults == {}

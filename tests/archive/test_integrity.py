@@ -68,8 +68,8 @@ def test_each_difference_is_told_of_its_row(table: Path) -> None:
         return part.group_key, part.lifetime, part.span
 
     assert integrity.index_faults(table, told()) == {
-        key(foreign): ["2 messages that the index does not know"],
-        key(altered): ["the messages are not those that were archived: the checksum differs"],
+        key(foreign): ["2 messages are not in the index"],
+        key(altered): ["the messages are not those that were archived: the total checksum differs"],
         key(missing): ["all 1 messages are missing"],
-        key(fewer): ["2 messages, where the index has 3"],
+        key(fewer): ["2 messages, but the index has 3"],
     }

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from conclave.archive.layout import DAY
-from conclave.archive.scan import most_between, parts_between, reach, select
-from conclave.archive.window import First
+from conclave.archive.scan import estimate_last, max_between, parts_between, select
+from conclave.archive.window import FirstRows
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.stretches import Part, Stretch
 from conclave.retention.visibility import Visibility
@@ -34,7 +34,7 @@ def part(first: int, last: int, count: int | None = None, size: int = 10, span: 
     ],
 )
 def test_most_between_counts_each_number_once(parts: list[Part], after: int, last: int, expected: int) -> None:
-    assert most_between(parts, after, last) == expected
+    assert max_between(parts, after, last) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_most_between_counts_each_number_once(parts: list[Part], after: int, las
 def test_a_page_looks_no_further_than_it_needs(
     parts: list[Part], after: int, wanted: int, room: int, expected: int
 ) -> None:
-    assert reach(parts, after, 1000, wanted, room) == expected
+    assert estimate_last(parts, after, 1000, wanted, room) == expected
 
 
 def test_a_search_always_gets_further_and_never_past_the_border() -> None:
@@ -71,7 +71,7 @@ def test_a_search_always_gets_further_and_never_past_the_border() -> None:
         parts.sort(key=lambda each: each.first_seq)
         border = chance.randrange(1, 300)
         after = chance.randrange(border)
-        last = reach(parts, after, border, chance.randrange(1, 500), chance.randrange(-10, 10_000))
+        last = estimate_last(parts, after, border, chance.randrange(1, 500), chance.randrange(-10, 10_000))
         assert after < last <= border
 
 
@@ -119,7 +119,7 @@ def test_what_is_kept_does_not_depend_on_the_order_in_which_it_comes() -> None:
             if len(kept) == limit or (sum(len(each) for _, each in kept) + len(body) > room and len(kept) >= least):
                 break
             kept.append((number, body))
-        first = First(limit, room, least)
+        first = FirstRows(limit, room, least)
         chance.shuffle(rows)
         while rows:
             count = chance.randrange(8)

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from conclave.backup import archive_check, checking, manifest
 from conclave.backup.archive_check import ArchiveCheck
-from conclave.backup.destination import kept_in
+from conclave.backup.destination import backups_in
 from conclave.backup.files import duplicate, share
-from conclave.backup.making import Made
+from conclave.backup.making import BackupResult
 from conclave.backup.manifest import BackupError
 from conclave.cli import backup
 from tests.support.archived import DAY
@@ -52,7 +52,7 @@ def separate(store: Backed) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def next_day(store: Backed, keep: int | None = None) -> Made:
+def next_day(store: Backed, keep: int | None = None) -> BackupResult:
     store.now += DAY
     return store.back_up(keep)
 
@@ -70,10 +70,10 @@ def test_a_backup_of_a_damaged_archive_is_made_and_marked(store: Backed) -> None
     group = store.query("SELECT hex(group_id) FROM groups ORDER BY group_key LIMIT 1")[0][0].lower()
     [(name, fault)] = made.manifest.faults.items()
     assert name.endswith(path.name)
-    assert fault.startswith("1 message is not as it was archived, of group ")
+    assert fault.startswith("1 message is damaged, of group ")
     assert fault.replace("-", "").endswith(group)
     assert manifest.read(made.path).faults == made.manifest.faults
-    [told] = checking.faults_of(made.path, made.manifest)
+    [told] = checking.find_faults(made.path, made.manifest)
     assert "was damaged when it was backed up: 1 message is" in told.text
 
 
@@ -81,10 +81,10 @@ def test_the_commands_say_it_and_end_with_status_1(store: Backed) -> None:
     path = damage(store)
     done = command(store, str(store.backups))
     assert done.exit_code == 1
-    assert f"{path.name}: 1 message is not as it was archived, of group" in done.stderr
+    assert f"{path.name}: 1 message is damaged, of group" in done.stderr
     assert "no backup here has an intact copy" in done.stderr
     assert "marked as damaged" in done.stderr
-    [kept] = kept_in(store.backups)
+    [kept] = backups_in(store.backups)
     assert command(store, "verify", str(kept.path)).exit_code == 1
     told: dict[str, Any] = json.loads(command(store, "list", "--json", str(store.backups)).stdout)
     assert [path.name in line for line in told["damaged"]] == [True]
@@ -99,7 +99,7 @@ def test_damage_of_a_file_that_an_earlier_backup_shares_is_noticed(store: Backed
     damage(store)
     second = next_day(store)
     assert list(second.manifest.faults) == [path.relative_to(store.config.archive_path.parent).as_posix()]
-    assert [fault.is_damage for fault in checking.faults_of(first.path, first.manifest)] == [True]
+    assert [fault.is_damage for fault in checking.find_faults(first.path, first.manifest)] == [True]
 
 
 def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Backed) -> None:
@@ -108,11 +108,11 @@ def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Ba
     path = damage(store)
     second = next_day(store)
     assert second.manifest.faults == {}
-    assert checking.faults_of(second.path, second.manifest) == []
+    assert checking.find_faults(second.path, second.manifest) == []
     assert data_file(second.path).samefile(data_file(first.path))
     [note] = second.notes
-    assert note.startswith(f"{path}: 1 message is not as it was archived, of group ")
-    assert note.endswith(f"; it is whole in {data_file(second.path)}")
+    assert note.startswith(f"{path}: 1 message is damaged, of group ")
+    assert note.endswith(f"; {data_file(second.path)} is undamaged")
     store.now += DAY
     assert command(store, str(store.backups)).exit_code == 1, "each night, until it is mended"
     shutil.copy(data_file(second.path), path)
@@ -128,21 +128,21 @@ def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
     """A run may go on as soon as the backup has all of the archive; what was linked is looked at after that."""
     store.back_up()
     separate(store)
-    path, look, ask = data_file(store.config.archive_path), ArchiveCheck.look, getattr(of, asked)
+    path, look, ask = data_file(store.config.archive_path), ArchiveCheck.run, getattr(of, asked)
 
     def meanwhile(looked_at: Path, *others: Any) -> Any:
         if looked_at == path:
             path.unlink()
         return ask(looked_at, *others)
 
-    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.Looked:
+    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.ArchiveCheckResult:
         with monkeypatch.context() as patch:
             patch.setattr(of, asked, meanwhile)
             if asked == "fault_of":  # which is asked where what the former backup knows is not enough
                 damage(store)
             return look(check, names)
 
-    monkeypatch.setattr(ArchiveCheck, "look", watched)
+    monkeypatch.setattr(ArchiveCheck, "run", watched)
     made = next_day(store)
     assert (made.notes, made.manifest.faults, path.exists()) == ([], {}, False)
 
@@ -157,7 +157,7 @@ def test_an_older_backup_that_has_it_whole_is_found_behind_a_damaged_one(store: 
     aside.rename(whole)
     third = next_day(store)
     assert third.manifest.faults == {}
-    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+    assert third.notes[0].endswith(f"{data_file(first.path)} is undamaged")
 
 
 def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_from_an_older_backup(
@@ -180,8 +180,8 @@ def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_
     monkeypatch.setattr(archive_check, "share", meanwhile)
     third = next_day(store)
     assert third.manifest.faults == {}
-    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
-    assert checking.faults_of(third.path, third.manifest) == []
+    assert third.notes[0].endswith(f"{data_file(first.path)} is undamaged")
+    assert checking.find_faults(third.path, third.manifest) == []
 
 
 def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> None:
@@ -191,8 +191,8 @@ def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> No
 
     second = next_day(store)
     assert second.manifest.faults == {}
-    assert checking.faults_of(first.path, manifest.read(first.path))
-    assert checking.faults_of(second.path, second.manifest) == []
+    assert checking.find_faults(first.path, manifest.read(first.path))
+    assert checking.find_faults(second.path, second.manifest) == []
 
 
 def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_knows(store: Backed) -> None:
@@ -201,7 +201,7 @@ def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_k
     place = path.read_bytes().rindex(b"delta-rs")  # the name of the program that wrote it
     flip_at(path, place)
     assert not archive_check.fault_of(path, store.config.database)
-    assert list(next_day(store).manifest.faults.values()) == ["is not as it was when it was backed up"]
+    assert list(next_day(store).manifest.faults.values()) == ["has changed since it was backed up"]
 
 
 def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> None:
@@ -210,7 +210,7 @@ def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> No
     made = store.back_up()
     [(name, fault)] = made.manifest.faults.items()
     assert name == "archive"
-    assert "4 messages, where the index has 5" in fault
+    assert "4 messages, but the index has 5" in fault
     store.mover.execute("UPDATE archive_state SET unerased = 1")
     assert next_day(store).manifest.faults == {}, "a run has not come to its end: the next one sees to it"
 
@@ -237,7 +237,7 @@ def test_a_damaged_backup_has_no_whole_one_removed(store: Backed) -> None:
     damaged = [next_day(store, keep=2) for _ in range(4)]
     assert all(made.manifest.faults for made in damaged)
     assert [made.removed for made in damaged] == [[], [], [damaged[0].path.name], [damaged[1].path.name]]
-    assert {each.path for each in kept_in(store.backups)} == {*whole, damaged[2].path, damaged[3].path}
+    assert {each.path for each in backups_in(store.backups)} == {*whole, damaged[2].path, damaged[3].path}
     path = data_file(store.config.archive_path)
     flip_at(path, _flipped(store, path))
     mended = [next_day(store, keep=2) for _ in range(2)]
@@ -271,7 +271,7 @@ def test_only_damage_of_messages_is_accepted(store: Backed) -> None:
     made = store.back_up()
     path = made.path / manifest.DATABASE
     flip_at(path, path.stat().st_size // 2)
-    with pytest.raises(BackupError, match="is damaged: its sum is another one"):
+    with pytest.raises(BackupError, match="is damaged: its checksum differs"):
         store.restored(made.path, damaged=True)
 
 
@@ -287,7 +287,7 @@ def test_a_restored_copy_is_read_again_and_one_that_differs_is_not_put_in_place(
             flip_at(target, target.stat().st_size // 2)
 
     monkeypatch.setattr("conclave.backup.restoring.duplicate", badly)
-    with pytest.raises(BackupError, match="is not as it is in the backup, although it was just copied"):
+    with pytest.raises(BackupError, match="differs from the backup although it was just copied"):
         store.restored(made.path)
     assert not [
         path for path in store.elsewhere.rglob("*") if path.is_file() and "hot.db" in path.name and path.stat().st_size

@@ -77,7 +77,7 @@ def test_from_each_generation_a_restore_serves_what_is_alive(store: KeyedBackups
     there, done = store.restored(first)
     there.start()
     assert set(there.served()) == {(kept, number) for number in range(1, 6)}
-    assert done.taken_back["messages_erased"] == 5, "the expired ones; of the deleted group the ledger told"
+    assert done.replayed["messages_erased"] == 5, "the expired ones; of the deleted group the ledger told"
     assert there.derivable(there.config.keys_path) == set(there.served()), "what came later is given up by the start"
     store.elsewhere = tmp_path / "again"
     again, _ = store.restored(second)
@@ -96,7 +96,7 @@ def test_without_its_ledger_a_restore_still_brings_back_nothing_that_was_erased(
     store.config.ledger_path.unlink()
     there, done = store.restored(made.path, accepts_older=True)
     assert set(there.served()) == of(store, kept)
-    assert done.taken_back["messages_erased"] == 3
+    assert done.replayed["messages_erased"] == 3
 
 
 def test_without_keys_a_restore_is_refused_in_words_that_help(store: KeyedBackups) -> None:

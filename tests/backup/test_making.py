@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conclave.backup import checking, database_copy, destination, making, manifest
-from conclave.backup.destination import MARK, UNFINISHED, kept_in
-from conclave.backup.making import Made
+from conclave.backup.destination import MARK, UNFINISHED, backups_in
+from conclave.backup.making import BackupResult
 from conclave.backup.manifest import BackupError
 from conclave.store.engine import path_check, sqlite
 from conclave.store.engine.faults import free_bytes
@@ -50,7 +50,7 @@ def test_a_backup_is_both_tiers_as_they_were(archived: tuple[Backed, int]) -> No
     before = store.served()
     store.send(group, 4)
     store.mover.rewrite()
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
     there, _ = store.restored(made.path)
     assert there.served() == before
     assert (made.manifest.messages, made.manifest.number, made.manifest.made_at) == (7, 1, store.now)
@@ -129,7 +129,7 @@ def test_files_are_copied_where_they_cannot_be_shared(
     assert made.copied_bytes + made.shared_bytes == sum(path.stat().st_size for path in data_files(made.path))
     live = {path.name: path for paths in store.mover.files().values() for path in paths}
     assert not any(path.samefile(live[path.name]) for path in data_files(made.path))
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
 
 
 @pytest.fixture
@@ -149,14 +149,14 @@ def test_on_another_disk_files_are_copied_once(
     first = store.back_up()
     assert (first.copied_bytes, first.shared_bytes) == (sum(p.stat().st_size for p in data_files(first.path)), 0)
     asked: list[int] = []
-    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda _, needed: asked.append(needed))
     monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
     second = store.back_up()
     assert (second.copied_bytes, asked) == (0, [0]), "what is linked takes no room"
     store.move(group, 7)
     third = store.back_up()
     assert third.copied_bytes == asked[-1] > 0
-    assert checking.faults_of(third.path, third.manifest) == []
+    assert checking.find_faults(third.path, third.manifest) == []
 
 
 def test_files_that_cannot_be_shared_need_room_also_on_the_same_disk(
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_shared_need_room_also_on_the_same_disk(
     """As in the confinement of systemd's units, where the folders are mounted apart."""
     store, _ = archived
     asked: list[int] = []
-    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda _, needed: asked.append(needed))
     monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
     store.back_up()
     assert asked == [0]
@@ -178,7 +178,7 @@ def test_files_that_cannot_be_shared_need_room_also_on_the_same_disk(
     monkeypatch.setattr("conclave.backup.files._clone", lambda *_: False)
     made = store.back_up()
     assert asked[-1] == made.copied_bytes == sum(path.stat().st_size for path in data_files(made.path))
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
 
 
 def test_what_a_run_replaces_meanwhile_does_not_make_the_two_tiers_differ(archived: tuple[Backed, int]) -> None:
@@ -212,14 +212,14 @@ def test_if_much_has_changed_meanwhile_it_is_copied_before_the_lock_is_taken_aga
         looked.append(1)
         return making.COPIED_LOCKED_BYTES + 1
 
-    monkeypatch.setattr(making._Making, "_require_room", lambda *_: None)  # it asks, too, without the lock
+    monkeypatch.setattr(making._BackupJob, "_require_room", lambda *_: None)  # it asks, too, without the lock
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", lambda *_: 0)
     store.back_up()
-    monkeypatch.setattr("conclave.backup.making._Making._take_archive", lambda _: looked.append(0))
+    monkeypatch.setattr("conclave.backup.making._BackupJob._copy_archive", lambda _: looked.append(0))
     monkeypatch.setattr("conclave.backup.archive_copy.ArchiveCopy.missing_bytes", missing)
     made = store.back_up()
     assert looked == [0, 1, 0, 1, 0], "the last round takes what is left with the lock"
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
 
 
 def test_a_backup_that_did_not_end_is_gone_on_with(
@@ -243,7 +243,7 @@ def test_a_backup_that_did_not_end_is_gone_on_with(
     made = store.back_up()
     assert {path.name: path.stat().st_ino for path in data_files(made.path)} == left
     assert made.copied_bytes + made.shared_bytes == 0, "all of it was there"
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
     assert not (store.backups / UNFINISHED).exists()
 
 
@@ -254,7 +254,7 @@ def test_only_the_oldest_go_and_their_order_is_that_in_which_they_were_made(stor
     made.append(store.back_up(keep=2).path.name)
     last = store.back_up(keep=2)
     assert last.removed == [made[0]]
-    assert [each.path.name for each in list(kept_in(store.backups))] == sorted([made[1], last.path.name])
+    assert [each.path.name for each in list(backups_in(store.backups))] == sorted([made[1], last.path.name])
     assert made[1] != last.path.name, "the same second has two names"
 
 
@@ -262,7 +262,7 @@ def test_a_backup_that_is_removed_while_all_are_listed_is_not_told(store: Backed
     first = store.back_up().path
     store.now += DAY
     second = store.back_up().path
-    listed = kept_in(store.backups)
+    listed = backups_in(store.backups)
     assert next(listed).path == first
     shutil.rmtree(second)
     assert list(listed) == []
@@ -279,7 +279,7 @@ def test_a_backup_that_cannot_be_looked_at_is_told(store: Backed, monkeypatch: p
 
     (made / "manifest.json").unlink()
     monkeypatch.setattr(Path, "lstat", fail)
-    assert [(each.path, bool(each.fault)) for each in kept_in(store.backups)] == [(made, True)]
+    assert [(each.path, bool(each.fault)) for each in backups_in(store.backups)] == [(made, True)]
 
 
 def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
@@ -294,11 +294,11 @@ def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     [note] = third.notes
     assert note.startswith(f"{first.path / manifest.NAME}: was changed or damaged")
     assert note.endswith("it is neither counted nor removed")
-    assert [(each.path, bool(each.fault)) for each in list(kept_in(store.backups))] == [
+    assert [(each.path, bool(each.fault)) for each in list(backups_in(store.backups))] == [
         (first.path, True),
         (third.path, False),
     ]
-    assert "its own sum is another one" in next(kept_in(store.backups)).fault
+    assert "its checksum differs" in next(backups_in(store.backups)).fault
 
 
 def test_a_backup_that_is_a_link_to_another_place_stays_and_does_not_count(store: Backed, tmp_path: Path) -> None:
@@ -370,10 +370,10 @@ def test_a_folder_in_the_data_directory_is_refused_by_any_name(archived: tuple[B
     store, _ = archived
     for folder in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
         store.backups = folder
-        assert "where nothing may be that was erased" in refusal(store)
+        assert "where no backup may be" in refusal(store)
     store.backups = tmp_path / "link"
     store.backups.symlink_to(store.config.data)
-    assert "where nothing may be that was erased" in refusal(store)
+    assert "where no backup may be" in refusal(store)
     assert not (store.config.data / MARK).exists()
 
 
@@ -392,7 +392,7 @@ def test_root_makes_backups_in_a_folder_of_another_user_than_the_servers(
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(store: Backed) -> None:
     store.backups.mkdir(mode=0o750)
     (store.backups / "thesis.tex").write_text("chapter 1")
-    assert "holds thesis.tex, which is no backup" in refusal(store)
+    assert "contains thesis.tex, which is not a backup" in refusal(store)
     assert [path.name for path in store.backups.iterdir()] == ["thesis.tex"]
     assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
 
@@ -412,16 +412,16 @@ def test_a_folder_in_which_another_process_makes_its_first_backup_meanwhile_hold
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_file", meanwhile)
-        assert list(kept_in(store.backups)) == []
+        assert list(backups_in(store.backups)) == []
     assert {path.name for path in store.backups.iterdir()} == {MARK, UNFINISHED}
 
 
 def test_a_folder_is_no_mark(store: Backed) -> None:
     (store.backups / MARK).mkdir(parents=True)
     store.backups.chmod(0o750)
-    assert f"holds {MARK}, which is no backup" in refusal(store)
-    with pytest.raises(BackupError, match="is no folder for backups"):
-        list(kept_in(store.backups))
+    assert f"contains {MARK}, which is not a backup" in refusal(store)
+    with pytest.raises(BackupError, match="is not a folder for backups"):
+        list(backups_in(store.backups))
     assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
 
 
@@ -432,11 +432,11 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     store.backups = tmp_path / "missing" / "backups"
     assert "is its disk mounted?" in refusal(store)
     store.backups = path_check.restoring(store.config.database)
-    assert "is where a restore works" in refusal(store)
+    assert "is the working folder of a restore" in refusal(store)
     store.backups = tmp_path / "open"
     store.backups.mkdir()
     store.backups.chmod(0o777)
-    assert "everybody can write there" in refusal(store)
+    assert "is writable for everyone" in refusal(store)
 
 
 def test_backups_of_another_database_are_left_alone(store: Backed, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_backups_of_another_database_are_left_alone(store: Backed, tmp_path: Pat
     (tmp_path / "other").mkdir()
     other = Backed(tmp_path / "other")
     other.backups = store.backups
-    assert "holds backups of another database" in refusal(other)
+    assert "contains backups of another database" in refusal(other)
 
 
 def test_two_backups_at_once_the_second_is_told_so(store: Backed) -> None:
@@ -457,7 +457,7 @@ def test_two_backups_at_once_the_second_is_told_so(store: Backed) -> None:
 def test_without_room_one_line_says_so_and_nothing_is_left(store: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
     store.send(store.add_group())
     monkeypatch.setattr(making, "free_bytes", lambda _: 1000)
-    assert "there is no room for a backup" in refusal(store)
+    assert "not enough space for a backup" in refusal(store)
     assert [path.name for path in store.backups.iterdir()] == [MARK]
 
 
@@ -468,9 +468,9 @@ def test_the_copy_is_given_up_if_the_write_ahead_log_becomes_too_large(
     with closing(sqlite.connect(store.config.database)) as other:
         other.execute("PRAGMA wal_autocheckpoint = 0")
         other.execute("UPDATE users SET alias = 'in the log'")
-        monkeypatch.setattr(database_copy, "MOST_LOG_BYTES", 1)
-        monkeypatch.setattr(database_copy, "LOOK_STEPS", 100)
-        assert "the copy was given up" in refusal(store)
+        monkeypatch.setattr(database_copy, "MAX_LOG_BYTES", 1)
+        monkeypatch.setattr(database_copy, "CHECK_STEPS", 100)
+        assert "the copy was aborted" in refusal(store)
     monkeypatch.undo()
     store.back_up()
 
@@ -496,9 +496,9 @@ def test_a_backup_is_one_state_however_much_is_sent_meanwhile(
         return free_bytes(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database_copy, "LOOK_STEPS", 200)
+        patch.setattr(database_copy, "CHECK_STEPS", 200)
         patch.setattr(database_copy, "free_bytes", send_and_look)
-        made: Made = store.back_up()
+        made: BackupResult = store.back_up()
     assert len(store.served()) > len(before) + 3
     assert store.restored(made.path)[0].served() == before
 
@@ -518,4 +518,4 @@ def test_a_database_that_is_damaged_is_no_backup(store: Backed, monkeypatch: pyt
 
     monkeypatch.setattr(database_copy, "copy", damage)
     refusal(store)
-    assert list(kept_in(store.backups)) == []
+    assert list(backups_in(store.backups)) == []

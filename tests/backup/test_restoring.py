@@ -130,7 +130,7 @@ def test_what_was_purged_since_from_the_archive_is_hidden(archived: tuple[Backed
     store.write_ledger()
     there, done = store.restored(made.path)
     assert there.served() == {}
-    assert "the archive has messages that are due" in done.notes[0]
+    assert "the archive has due messages" in done.notes[0]
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "older"])
@@ -155,7 +155,7 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
         ledger.write_bytes(older)
     told = refusal(store, made.path)
     assert "ledger" in told
-    assert told.endswith("to restore nevertheless, give --accept-older-vault")
+    assert told.endswith("to restore nevertheless, use --accept-older-vault")
     assert not (store.elsewhere / "hot.db").exists()
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
     there, _ = store.restored(made.path, accepts_older=True)
@@ -195,7 +195,7 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
     store.write_ledger()
     store.now += 60
     with monkeypatch.context() as patch:
-        patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
+        patch.setattr(restoring._RestoreJob, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path, store.config.vault_path)
     with store.opened() as connection:
         assert not changes.is_older(changes.ledger_state(connection), book.tip(store.config.ledger_path))
@@ -213,7 +213,7 @@ def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(s
     assert there.served() == {}, "it is hidden all the same"
     assert there.query("SELECT count(*) FROM messages") == [(3,)]
     assert done.notes[0].startswith("there is no ledger")
-    assert "legal holds that were added since are not in force" in done.notes[0]
+    assert "legal holds that were added since are missing" in done.notes[0]
 
 
 def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
@@ -225,7 +225,7 @@ def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> N
     store.send(group, 5)
     store.write_ledger()
     there, done = store.restored(made.path)
-    assert done.taken_back["sessions"] == 1
+    assert done.replayed["sessions"] == 1
     assert there.query("SELECT count(*) FROM sessions") == [(0,)]
     there.send(group)
     assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS + 1,)]
@@ -270,7 +270,7 @@ def test_what_is_due_in_the_archive_is_hidden_and_told(store: Backed) -> None:
     there, done = store.restored(made.path)
     assert there.served() == {}
     [note] = done.notes
-    assert "the archive has messages that are due" in note
+    assert "the archive has due messages" in note
     assert "the first run of the server erases" in note
 
 
@@ -284,7 +284,7 @@ def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[
     there.send(group, 5)
     there.mover.rewrite()
     assert everything_in(made.path) == before
-    assert checking.faults_of(made.path, made.manifest) == []
+    assert checking.find_faults(made.path, made.manifest) == []
 
 
 def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:
@@ -322,7 +322,7 @@ def test_by_other_settings_nothing_is_erased_until_the_server_has_taken_them(sto
     store.now += 2 * DAY
     there, done = store.restored(made.path, message_retention=DAY)
     [note] = done.notes
-    assert note.startswith("message_retention: the configuration differs from the one of the backup")
+    assert note.startswith("message_retention: the configuration differs from that of the backup")
     assert len(there.served()) == 3
     with closing(sqlite.connect(there.config.database)) as connection, sqlite.write_transaction(connection):
         begun = state.begin_serving(connection, there.config.policy, FakeClock(store.now).read(), accepts_change=True)
@@ -349,9 +349,9 @@ def test_a_database_of_an_older_schema_is_migrated(store: Backed, monkeypatch: p
 def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
     made = store.back_up()
     rewrite(made.path, schema=99)
-    assert "is newer" in refusal(store, made.path)
+    assert "newer version" in refusal(store, made.path)
     (made.path / manifest.NAME).write_text('{"format": 3}')
-    assert "has the format 3, this program reads 1" in refusal(store, made.path)
+    assert "has the format 3 instead of 1" in refusal(store, made.path)
 
 
 def rewrite(backup: Path, **changed: object) -> None:
@@ -376,10 +376,10 @@ def link_away(path: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "database": (lambda backup: flip(backup / manifest.DATABASE), "database.db: is damaged: its sum is another one"),
+    "database": (lambda backup: flip(backup / manifest.DATABASE), "database.db: is damaged: its checksum differs"),
     "archive": (lambda backup: flip(a_parquet(backup)), "parquet: is damaged"),
     "log": (lambda backup: flip(backup / "archive/_delta_log/00000000000000000000.json"), "json: is damaged"),
-    "cut": (lambda backup: a_parquet(backup).write_bytes(b""), "has 0 bytes, but had"),
+    "cut": (lambda backup: a_parquet(backup).write_bytes(b""), "has 0 bytes instead of"),
     "missing": (lambda backup: a_parquet(backup).unlink(), "parquet: is missing"),
     "added": (lambda backup: (backup / "archive" / "other").touch(), "other: is not in the manifest"),
     "linked": (lambda backup: link_away(a_parquet(backup)), "is not a file"),
@@ -387,7 +387,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda backup: (backup / manifest.NAME).write_text((backup / manifest.NAME).read_text().replace(" 5", " 6")),
         "manifest.json: was changed or damaged",
     ),
-    "no manifest": (lambda backup: (backup / manifest.NAME).unlink(), "is no backup: it has no manifest.json"),
+    "no manifest": (lambda backup: (backup / manifest.NAME).unlink(), "is not a backup: it has no manifest.json"),
     "no text": (lambda backup: (backup / manifest.NAME).write_bytes(b"\xff\xfe"), "manifest.json: "),
 }
 
@@ -412,7 +412,7 @@ def test_a_backup_that_is_removed_meanwhile_is_said_to_be(
     made = store.back_up()
     remove_when(module, name, made.path, monkeypatch)
     assert refusal(store, made.path).endswith(
-        "was removed meanwhile, as `conclave backup --keep` does: take a newer one"
+        "was removed meanwhile, for example by `conclave backup --keep`: use a newer backup"
     )
     assert not (store.elsewhere / "hot.db").exists()
 
@@ -444,7 +444,7 @@ def test_a_database_and_an_archive_of_two_backups_are_no_backup(archived: tuple[
 def test_a_manifest_that_names_other_places_is_refused(store: Backed, name: str) -> None:
     made = store.back_up()
     rewrite(made.path, files={**made.manifest.files, name: FileEntry(1, "00")})
-    assert "names a file that no backup has" in refusal(store, made.path)
+    assert "has a file that cannot belong to a backup" in refusal(store, made.path)
 
 
 STRANGE: list[dict[str, Any]] = [
@@ -472,11 +472,11 @@ def test_a_manifest_that_somebody_has_written_is_refused_in_a_line(store: Backed
 
 
 THERE = {
-    "hot.db": "is there already: move the database and its log away first",
-    "hot.db-wal": "is there already",
-    "hot.db-journal": "is there already",
-    "hot.data/archive/part": "is not empty: it holds archive",
-    "hot.data/work/1/spill": "is not empty: it holds work",
+    "hot.db": "exists: move the database and its log away first",
+    "hot.db-wal": "exists",
+    "hot.db-journal": "exists",
+    "hot.data/archive/part": "is not empty: it contains archive",
+    "hot.data/work/1/spill": "is not empty: it contains work",
 }
 
 
@@ -498,7 +498,7 @@ def test_a_backup_is_not_tried_out_with_the_vault_of_a_server_that_runs(store: B
     before = everything_in(vault)
     with locks.hold_file(vault / LOCK):
         told = refusal(store, made.path, vault)
-    assert "a server uses it: stop that one; or, to try a backup out, set vault.path to a copy of it" in told
+    assert "is used by a server: stop that server; or, to test a backup, set vault.path to a copy of the vault" in told
     assert everything_in(vault) == before | {LOCK: b""}
 
 
@@ -517,15 +517,13 @@ def test_a_place_may_be_a_disk_of_its_own(
         there, _ = store.restored(made.path)
         assert len(there.served()) == 5
         return
-    assert "archive: is where a disk is mounted, and cannot be moved into place: set archive.path" in refusal(
-        store, made.path
-    )
+    assert "archive: is a mount point, which a restore cannot replace" in refusal(store, made.path)
 
 
 def test_the_folder_of_all_backups_is_told_from_one_of_them(store: Backed) -> None:
     store.back_up()
-    assert "holds backups: name one of them" in refusal(store, store.backups)
-    assert "is no backup: it has no manifest.json" in refusal(store, store.backups / "none")
+    assert "contains backups: choose one of them" in refusal(store, store.backups)
+    assert "is not a backup: it has no manifest.json" in refusal(store, store.backups / "none")
 
 
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
@@ -570,7 +568,7 @@ def test_a_restore_that_is_broken_off_leaves_nothing_or_all_and_then_says_so(
     if point == "return.placed":
         with pytest.raises(StoreError, match="repeat `conclave restore`"):
             path_check.require_restored(database)
-        assert "the former restore had put all in place: start the server" in refusal(store, made.path)
+        assert "the former restore has completed: start the server" in refusal(store, made.path)
         assert database.exists()
     else:
         assert not database.exists()
@@ -593,14 +591,14 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
     first = replace(store.config.archive, path=str(tmp_path / "disk" / "first"))
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "reach", die)
-        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        patch.setattr(restoring._RestoreJob, "_clear_leftovers", lambda _: None)  # it is dead
         with pytest.raises(KeyboardInterrupt):
             store.restored(made.path, archive=first)
     assert list((tmp_path / "disk").iterdir())
     (tmp_path / "disk" / "other").mkdir()
     (tmp_path / "disk" / "other" / "precious").touch()
     elsewhere = replace(store.config.archive, path=str(tmp_path / "disk" / "other"))
-    with pytest.raises(BackupError, match="is not empty: it holds precious: move it away first, and keep it"):
+    with pytest.raises(BackupError, match="is not empty: it contains precious: move it away first, and keep it"):
         store.restored(made.path, archive=elsewhere)
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["other"]
     assert [path.name for path in (tmp_path / "disk" / "other").iterdir()] == ["precious"]
@@ -626,7 +624,7 @@ def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "reach", die)
-        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        patch.setattr(restoring._RestoreJob, "_clear_leftovers", lambda _: None)  # it is dead
         with pytest.raises(KeyboardInterrupt):
             store.restored(made.path, archive=there)
     shutil.rmtree(archive, ignore_errors=True)
@@ -635,14 +633,14 @@ def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
     precious = [database, database.with_name("hot.db-wal"), archive / "precious"]
     for each in precious:
         each.write_text("precious")
-    with pytest.raises(BackupError, match=r"hot\.db: is there already: move the database and its log away first"):
+    with pytest.raises(BackupError, match=r"hot\.db: exists: move the database and its log away first"):
         store.restored(made.path, archive=there)
     assert [each.read_text() for each in precious] == ["precious"] * 3
     database.unlink()
-    with pytest.raises(BackupError, match=r"hot\.db-wal: is there already"):
+    with pytest.raises(BackupError, match=r"hot\.db-wal: exists"):
         store.restored(made.path, archive=there)
     precious.pop(1).unlink()
-    with pytest.raises(BackupError, match="is not empty: it holds precious"):
+    with pytest.raises(BackupError, match="is not empty: it contains precious"):
         store.restored(made.path, archive=there)
     precious[-1].unlink()
     assert len(store.restored(made.path, archive=there)[0].served()) == 5
@@ -653,7 +651,7 @@ def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_m
     folder = path_check.restoring(store.elsewhere / "hot.db")
     folder.mkdir(parents=True)
     there = made.path.rename(folder / "backup")
-    assert "lies where a restore works, which removes it: move it elsewhere first" in refusal(store, there)
+    assert "is in the working folder of a restore: move it elsewhere first" in refusal(store, there)
     there.rename(made.path)
     (folder / "letter").touch()
     assert "was not made by a restore: move it away first, and keep it" in refusal(store, made.path)

@@ -142,7 +142,7 @@ def test_where_nothing_is_yet_a_sentence_says_so(folder: Path) -> None:
     assert CliRunner().invoke(main, ["backup", "list", "--json", "backups"]).stdout == ""
     (folder / "backups" / "notes").touch()
     done = CliRunner().invoke(main, ["backup", "list", "backups"])
-    assert (done.exit_code, done.stderr) == (1, "conclave: backups: is no folder for backups, and holds notes\n")
+    assert (done.exit_code, done.stderr) == (1, "conclave: backups: is not a folder for backups: it contains notes\n")
 
 
 def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

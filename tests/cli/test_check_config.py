@@ -154,7 +154,7 @@ def test_a_vault_that_cannot_be_written_or_would_be_lost_is_warned_of(folder: Pa
     for path, told in (
         ("nowhere/vault", "there is no folder"),
         ("odd", "is not a file"),
-        ("conclave.data/vault", "lies in the data directory"),
+        ("conclave.data/vault", "is in the data directory"),
     ):
         warned = checked(write(folder, f'[vault]\npath = "{folder / path}"\n'))["warnings"]
         assert [each["setting"] for each in warned] == ["vault.path"]

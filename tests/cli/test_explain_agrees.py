@@ -14,8 +14,8 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope, schedule
-from conclave.retention.policy_row import find
 from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
+from conclave.retention.rules import find_policy
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
 from conclave.store.views import overdue
@@ -159,7 +159,7 @@ def agree(
     if in_order and not whole.deleted_senders:
         assert late.keys() == going
     for key, due in late.items():
-        policy = find(connection, key)
+        policy = find_policy(connection, key)
         assert policy is not None
         assert due.since <= NOW
         oldest = min(sent[0] for number, sent in whole.groups[key - 1].messages.items())

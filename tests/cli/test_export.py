@@ -246,7 +246,7 @@ async def test_a_message_that_the_disk_has_altered_is_not_exported(running: Runn
     path = flip(mover.folder, mover.at_rest[1])
     target = tmp_path / "alice.json"
     line = refused(await asyncio.to_thread(run, "export", "--output", str(target), "alice"))
-    assert "message 2 of a group is not as it was archived: see docs/" in line
+    assert "message 2 of a group is damaged: see docs/" in line
     assert not target.exists()
     path.write_bytes(b"\0" * path.stat().st_size)
     assert str(mover.folder) in refused(await asyncio.to_thread(run, "export", "alice")), "in one line, too"

@@ -23,7 +23,7 @@ from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
 START = 1_700_000_000  # 2023-11-14 22:13:20 UTC
-NONE = "no such group: {!r}; a deleted group is hidden already, and goes as a whole"
+NONE = "no such group: {!r}; a deleted group is already hidden, and all of it is erased"
 MARKS = "SELECT expired_before FROM groups ORDER BY group_key"
 
 

@@ -104,7 +104,7 @@ def test_what_was_changed_by_hand_is_found(
 ) -> None:
     change(config, sql)
     assert refused(run("evidence", "verify")).startswith(
-        f"receipt {broken_at} does not follow from the one before it: it was changed, or one before it was"
+        f"receipt {broken_at} does not follow from the one before it: it was changed, or an earlier one was"
     )
 
 

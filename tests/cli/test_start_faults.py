@@ -98,14 +98,18 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace("listen_port = 0", f"listen_port = {port}", 1))
         line = refusal(tmp_path)
     assert line.startswith(f"cannot listen on 127.0.0.1 port {port}: Address already in use by process ")
-    assert line.endswith("): end that, or set another port")
+    assert line.endswith("): stop that process, or set another port")
 
 
 @pytest.mark.parametrize(
     ("certificate", "key", "told"),
     [
         ("one.pem", "two.key", "tls_key_path: two.key: does not match one.pem: name the key"),
-        ("one.key", "one.pem", "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key"),
+        (
+            "one.key",
+            "one.pem",
+            "tls_cert_path: one.key: contains no certificate in PEM: it contains a private key",
+        ),
         ("one.pem", "one.pem", "tls_key_path: one.pem: cannot be used: it contains no private key"),
         ("one.der", "one.key", "tls_cert_path: one.der: contains no certificate in PEM (it seems to be DER"),
         ("one.pem", "locked.key", "tls_key_path: locked.key: cannot be used: it is encrypted; remove its passphrase"),
@@ -160,7 +164,7 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     path.chmod(0)
     done = capless("-P", "-m", "conclave", "check-config", "conclave.toml", cwd=tmp_path)
     assert done.stderr == (
-        "conclave: conclave.toml: cannot be read: Permission denied: let the user that runs this read it\n"
+        "conclave: conclave.toml: cannot be read: Permission denied: make it readable for the user that runs this\n"
     )
 
 
@@ -181,8 +185,8 @@ def test_a_working_directory_that_is_closed_is_told_by_every_command(tmp_path: P
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (Path.mkdir, "Is a directory: name the file in that folder"),
-        (lambda path: path.symlink_to("gone.toml"), "No such file or directory: name a file that is there"),
+        (Path.mkdir, "Is a directory: use the file in that folder"),
+        (lambda path: path.symlink_to("gone.toml"), "No such file or directory: use a file that exists"),
         (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
     ],
 )
@@ -251,7 +255,7 @@ def test_without_java_the_advice_is_one_that_helps(tmp_path: Path, tables: str, 
     with ServerProcess(tmp_path, tables, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
         reason = server.wait_for("cleanup_unavailable")["reason"]
     assert reason == (
-        "the Spark cleanup needs Java, and there is none: install Java 17 or 21 (Debian: apt install"
+        "the Spark cleanup needs Java, which is not installed: install Java 17 or 21 (Debian: apt install"
         f" openjdk-17-jre-headless){advice}"
     )
 
@@ -275,4 +279,4 @@ def test_the_variable_names_the_file_and_the_option_comes_first(tmp_path: Path) 
     assert refusal(tmp_path, "--config", "option.toml", env=env).startswith("option.toml: weight: ")
     for words in (["check-config"], ["cleanup", "history"], ["hold", "list"], ["archive", "status"]):
         assert "named.toml: size: " in conclave(*words, cwd=tmp_path, env=env).stderr
-    assert refusal(tmp_path, env={"CONCLAVE_CONFIG": "none.toml"}).endswith("name a file that is there")
+    assert refusal(tmp_path, env={"CONCLAVE_CONFIG": "none.toml"}).endswith("use a file that exists")

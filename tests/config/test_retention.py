@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from conclave.config.load import ConfigError, parse_config
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.config.warnings import doubts
+from conclave.config.warnings import find_warnings
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
@@ -199,7 +199,7 @@ def test_bare_months_are_noticed_in_tables_and_lists() -> None:
         ),
         (
             f'[retention.groups."{GROUP}"]\n[retention.groups.{GROUP.replace("-", "")}]',
-            "retention.groups: names a group twice",
+            "retention.groups: has the same group twice",
         ),
         ('retention.fetch_confirmation = "never"', 'retention.fetch_confirmation: must be "response" or "next_fetch"'),
         ('retention.fetch_hold_limit = "0"', "retention.fetch_hold_limit: '0' is not a duration"),
@@ -316,7 +316,7 @@ HOLD = 'retention.fetch_hold_limit = "30d"\n'
     ],
 )
 def test_what_is_valid_but_doubtful_is_told(text: str, doubtful: list[str]) -> None:
-    assert [found.setting for found in doubts(parse_config(text, "x"))] == doubtful
+    assert [found.setting for found in find_warnings(parse_config(text, "x"))] == doubtful
 
 
 @pytest.mark.parametrize(
@@ -330,14 +330,16 @@ def test_what_is_valid_but_doubtful_is_told(text: str, doubtful: list[str]) -> N
 )
 def test_what_concerns_no_group_that_is_there_is_left_out(text: str, concerned: list[int], others: list[int]) -> None:
     config = parse_config(text, "x")
-    assert not list(doubts(config, []))
-    assert not list(doubts(config, [GroupPolicy(lifetime) for lifetime in others]))
-    assert list(doubts(config, [GroupPolicy(lifetime) for lifetime in concerned + others])) == list(doubts(config))
+    assert not list(find_warnings(config, []))
+    assert not list(find_warnings(config, [GroupPolicy(lifetime) for lifetime in others]))
+    assert list(find_warnings(config, [GroupPolicy(lifetime) for lifetime in concerned + others])) == list(
+        find_warnings(config)
+    )
 
 
 def test_a_gap_between_jobs_is_named() -> None:
     jobs = (PurgeJob(HOUR, KEEP, 3 * DAY), PurgeJob(HOUR, WEEK))
-    [found] = doubts(Config(retention=RetentionConfig(purge_jobs=jobs)))
+    [found] = find_warnings(Config(retention=RetentionConfig(purge_jobs=jobs)))
     assert found.means.startswith("no job covers lifetimes over 3d, up to 7d: ")
 
 

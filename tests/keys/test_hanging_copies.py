@@ -19,7 +19,7 @@ from conclave.doctor.files import permissions
 from conclave.keys import copying
 from conclave.keys.file import head_of
 from conclave.keys.store import KeyStore
-from conclave.proof.findings import Kind, ProofPart
+from conclave.proof.findings import FindingKind, ProofPart
 from conclave.proof.keys import examine
 from conclave.store.engine import sqlite
 from conclave.system import disk_timeout
@@ -137,7 +137,7 @@ def test_the_proof_says_which_copy_it_could_not_look_at(store: KeyedBackups, awa
     part = ProofPart("key file")
     with hanging(away):
         examine(part, store.config)
-    assert [(each.kind, each.told) for each in part.findings] == [(Kind.UNREADABLE, f"{away}: {SILENT}")]
+    assert [(each.kind, each.told) for each in part.findings] == [(FindingKind.UNREADABLE, f"{away}: {SILENT}")]
 
 
 def test_a_copy_that_does_not_answer_is_not_counted_as_one(store: KeyedBackups, away: Path) -> None:
@@ -166,7 +166,7 @@ def test_only_who_can_be_left_waiting_asks_the_disk(
         examine(part, store.config)
         assert [each.says for each in permissions(store.config, None) if SILENT in each.says] == [f"{away}: {SILENT}"]
     assert asked == []
-    assert [each.told for each in part.findings if each.kind is Kind.UNREADABLE] == [f"{away}: {SILENT}"]
+    assert [each.told for each in part.findings if each.kind is FindingKind.UNREADABLE] == [f"{away}: {SILENT}"]
     assert part.kept == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from conclave.backup.destination import kept_in
+from conclave.backup.destination import backups_in
 from conclave.config.settings import Config
 from tests.processes.test_archive_kills import ARCHIVE, FADING, OFTEN, RARELY, World, happened, until
 from tests.processes.test_kills import QUICK
@@ -49,7 +49,7 @@ async def back_up(world: World, folder: Path) -> set[int]:
         before = {sent.body for group in world.groups for sent in group.sent.values()}
         words = ("backup", "--config", "conclave.toml", "--keep", "2", str(folder / "backups"))
         await asyncio.to_thread(done, *words, cwd=folder / "here")
-        assert len(list(kept_in(folder / "backups"))) == min(2, number + 1)
+        assert len(list(backups_in(folder / "backups"))) == min(2, number + 1)
         await asyncio.sleep(1)
     return before
 
@@ -76,7 +76,7 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
             assert [run["error"] for run in runs if run["error"]] == [], "no run failed for the backups"
             over_by = time.time() + FADING + 1
             server.stop()
-        backup = list(kept_in(tmp_path / "backups"))[-1]
+        backup = list(backups_in(tmp_path / "backups"))[-1]
         assert "the backup is intact" in done("backup", "verify", str(backup.path), cwd=there)
         await until(lambda: time.time() > over_by)
         settings = RARELY + ARCHIVE

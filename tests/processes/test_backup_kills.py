@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave.backup import checking
-from conclave.backup.destination import MARK, UNFINISHED, kept_in
+from conclave.backup.destination import MARK, UNFINISHED, backups_in
 from conclave.failpoints import BACKUP_POINTS, RETURN_POINTS
 from conclave.store.engine import path_check
 from tests.support.archived import DAY
@@ -63,10 +63,10 @@ def die(store: Backed, point: str, *words: str | Path) -> None:
 
 def expect_whole(store: Backed) -> list[Path]:
     """Every backup that has a name is whole; return them."""
-    for each in list(kept_in(store.backups)):
+    for each in list(backups_in(store.backups)):
         assert each.manifest, each.fault
-        assert checking.faults_of(each.path, each.manifest) == []
-    return [each.path for each in list(kept_in(store.backups))]
+        assert checking.find_faults(each.path, each.manifest) == []
+    return [each.path for each in list(backups_in(store.backups))]
 
 
 @pytest.mark.parametrize("point", some(BACKUP_POINTS, 2, "points of a backup"))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conclave.config.settings import Config
-from conclave.proof.findings import Finding
+from conclave.proof.findings import ProofFinding
 from conclave.proof.keys import verify
 from tests.support.server import conclave
 
@@ -20,7 +20,7 @@ def findings(told: dict[str, Any]) -> list[tuple[str, str]]:
     return [(part["name"], each["kind"]) for part in told["parts"] for each in part["findings"]]
 
 
-def examined(config: Config) -> list[Finding]:
+def examined(config: Config) -> list[ProofFinding]:
     """Examine the keys in this process; return what was found."""
 
     def waiting() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.proof.findings import Kind
+from conclave.proof.findings import FindingKind
 from conclave.system import locks
 from tests.proof.stores import command, findings
 from tests.support import stores
@@ -115,7 +115,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
     assert waiter.returncode == 0
     parts = [line.partition(";")[0] for line in told.splitlines() if not line.startswith(" ")]
     assert parts == ["key file: clean", "experiment: clean"]
-    assert told.count("no server has run on this database") == 2
+    assert told.count("this database has not been used by a server yet") == 2
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_what_keeps_the_command_from_looking_is_one_line(
 def test_every_kind_of_finding_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "retention.md").read_text(encoding="utf-8")
     explained = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert explained >= set(Kind)
+    assert explained >= set(FindingKind)

@@ -147,7 +147,7 @@ def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch
         patched.setattr(message_keys, "pending_erasures", lambda _: None)
         part = laboratory.experiment().run()
     assert found_in(part) == {("keys", "hot.vault/keys"), ("keys", "copy/keys")}
-    assert part.findings[0].told == f"has the keys of {2 * ROUNDS} messages of the experiment that were erased"
+    assert part.findings[0].told == f"has the keys of {2 * ROUNDS} erased messages of the experiment"
     assert [each.offset is None for each in part.findings] == [True, *[False] * (len(part.findings) - 1)]
     assert len(part.findings) > 1, "the roots of both groups are there"
     laboratory.clean_up()
@@ -157,12 +157,12 @@ def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch
 def test_a_search_that_does_not_find_what_is_there_is_no_proof(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = experiment._path
-    monkeypatch.setattr(experiment, "_path", lambda *its: [secrets.token_bytes(32) for _ in path(*its)])
+    path = experiment._secrets_to_key
+    monkeypatch.setattr(experiment, "_secrets_to_key", lambda *its: [secrets.token_bytes(32) for _ in path(*its)])
     assert found_in(laboratory.experiment().run()) == {("blind", "hot.vault/keys"), ("blind", "copy/keys")}
 
 
-@pytest.mark.parametrize("blind", ["cannot be opened", "are not served"])
+@pytest.mark.parametrize("blind", ["cannot be decrypted", "are not served"])
 def test_what_stays_has_to_be_opened_and_served(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, blind: str
 ) -> None:
@@ -182,7 +182,9 @@ def test_what_stays_is_fetched_by_nobody_and_not_looked_for_once_it_has_expired(
     laboratory = Laboratory(tmp_path, message_retention=retention)
     part = laboratory.experiment().run()
     assert part.findings == []
-    assert part.notes == ["what had to stay has expired meanwhile, and is not looked for"] * (retention == 30)
+    assert part.notes == ["the staying messages have expired meanwhile, so the control search is skipped"] * (
+        retention == 30
+    )
     laboratory.expect_empty()
 
 
@@ -213,7 +215,7 @@ def test_a_least_lifetime_keeps_nothing_but_what_had_to_stay(tmp_path: Path) -> 
     laboratory = Laboratory(tmp_path, retention=RetentionConfig(default_policy=default))
     part = laboratory.experiment().run()
     assert part.findings == []
-    assert part.notes == ["what had to stay is deleted, and erased once its min_lifetime is over"]
+    assert part.notes == ["the staying messages are deleted, and erased once their min_lifetime is over"]
     assert laboratory.query("SELECT count(*) FROM users") == laboratory.query("SELECT count(*) FROM groups") == [(0,)]
     assert laboratory.query("SELECT count(*) FROM messages") == [(ROUNDS,)]
     laboratory.clock.advance(DAY + 1)
@@ -228,7 +230,7 @@ def test_where_nothing_is_erased_or_was_served_no_experiment_is_done(tmp_path: P
     with closing(sqlite.connect(laboratory.config.database)) as connection, sqlite.write_transaction(connection):
         connection.execute("DELETE FROM key_state")
     [note] = laboratory.experiment().run().notes
-    assert "no server has run" in note
+    assert "has not been used by a server yet" in note
     assert laboratory.runs == 0
     laboratory.expect_empty()
 

@@ -15,7 +15,7 @@ from conclave.keys.replacing import FORMER, NEW, sibling
 from conclave.keys.tree import Node
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
-from conclave.proof.keys import Copies, Examined
+from conclave.proof.keys import BackupFolder, Examined
 from conclave.system import locks
 from spark import run
 from spark.environment import RunEnvironment
@@ -39,7 +39,7 @@ def examined(store: KeyedBackups) -> ProofPart:
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
     part = ProofPart("all")
     found = keys.examine(part, store.config)
-    keys.examine_copies(part, Copies(store.backups, lambda: backups), found)
+    keys.examine_copies(part, BackupFolder(store.backups, lambda: backups), found)
     return part
 
 
@@ -47,13 +47,13 @@ def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -
     store.send(store.add_group(), 1)
     kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
     found, listed = ProofPart("copies"), iter([[removed, kept], [kept]])
-    keys.examine_copies(found, Copies(store.backups, lambda: next(listed)), Examined([], {}))
+    keys.examine_copies(found, BackupFolder(store.backups, lambda: next(listed)), Examined([], {}))
     assert found.findings == []
     assert found.looked_at["backups"] == 1
     shutil.copytree(kept, removed)
     (removed / "database.db").unlink()
     [finding] = of_copies(store, removed, kept).findings
-    assert "cannot be looked at" in finding.told
+    assert "cannot be examined" in finding.told
 
 
 def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) -> None:
@@ -139,7 +139,7 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(tmp_
     assert [each.told for each in found.findings] == [
         f"5 of group {store.group_ids[fading].hex()} that are erased today can be read"
     ], "by the copy of the vault, which has them still"
-    assert found.kept == [f"{copy / KEYS}: is an older copy, with the keys of 5 numbers that are erased since"]
+    assert found.kept == [f"{copy / KEYS}: is an older copy, with the keys of 5 numbers that were erased since"]
     clean(store)
     found = of_copies(store, first, store.back_up().path)
     assert found.findings == []
@@ -209,7 +209,7 @@ def test_a_copy_of_the_keys_that_is_away_is_told(tmp_path: Path) -> None:
     store.now += 2 * DAY
     with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
         assert str(copy) in run.clean_up(engine).error
-    told = f"{copy / KEYS}: is not there: it may be elsewhere, with keys that were destroyed since"
+    told = f"{copy / KEYS}: does not exist: it may be elsewhere, with keys that were erased since"
     assert of_copies(store, store.back_up().path).kept == [told]
     away.rename(copy.parent)
     [told] = of_copies(store).kept

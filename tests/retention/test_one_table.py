@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.retention import marks, policy_row, rules, visibility
+from conclave.retention import marks, rules, visibility
 from conclave.retention.rules import RULES, Bounds
 from conclave.store.engine import schema
 
@@ -45,7 +45,6 @@ ELSEWHERE = {
     "conclave/cache/groups.py": {"keeps_commits", "watermark"},  # caches no pages of such groups; raises watermarks
     "conclave/cli/purge.py": {"erases"},  # words for operators, as in the next two
     "conclave/cli/retention.py": {"erases", "expired_before", "floor_seq", "gone_below"},
-    "conclave/cli/restore.py": {"taken_back"},
     "conclave/proof/experiment.py": {"erasable_before", "erases"},  # dates its messages to be due, or not
     "conclave/server/duties.py": {"taken_back"},  # notifies streams
 }
@@ -59,7 +58,7 @@ def deciding(tmp: Path) -> frozenset[str]:
     schema.prepare(path)
     with closing(sqlite3.connect(path)) as connection:
         columns = {row[1] for table in TABLES for row in connection.execute(f"PRAGMA table_info({table})")}
-    texts = [rules.GOVERNED, visibility._TIMED, marks._SETTLE, policy_row.EXPIRES_BEFORE, policy_row.OLD_ENOUGH_BEFORE]
+    texts = [rules.GOVERNED, visibility._TIMED, marks._SETTLE, rules.EXPIRES_BEFORE, rules.OLD_ENOUGH_BEFORE]
     for rule in RULES.values():
         texts += [rule.tables, *(of(Bounds()) for of in (rule.hot, rule.some, rule.whole))]
     named = set(re.findall(r"\w+", " ".join(texts)))

@@ -30,8 +30,8 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
     orders = Orders()
     assert orders.wait(0) is None
     for order in WorkerOrder:
-        orders.give(order)
-        orders.give(order)
+        orders.add(order)
+        orders.add(order)
         assert orders.wait(LONG) is order
         assert orders.wait(0) is None
 
@@ -39,14 +39,14 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
 def test_two_orders_are_both_found() -> None:
     orders = Orders()
     for order in WorkerOrder:
-        orders.give(order)
+        orders.add(order)
     assert {orders.wait(LONG), orders.wait(LONG)} == set(WorkerOrder)
     assert orders.wait(0) is None
 
 
 def test_an_order_wakes_who_waits() -> None:
     orders = Orders()
-    threading.Timer(0.05, orders.give, [WorkerOrder.COUNT]).start()
+    threading.Timer(0.05, orders.add, [WorkerOrder.COUNT]).start()
     assert orders.wait(LONG) is WorkerOrder.COUNT
 
 

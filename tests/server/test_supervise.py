@@ -186,7 +186,7 @@ async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.M
     )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):
-        supervisor._starting.extend()
+        supervisor._start_timeout.extend()
     async with supervisor:
-        await seen(lambda: supervisor._starting.seconds < supervise.MAX_READY_SECONDS)
+        await seen(lambda: supervisor._start_timeout.seconds < supervise.MAX_READY_SECONDS)
     assert not any(map(alive, started))

@@ -32,7 +32,7 @@ from tests.support.server import PATIENCE, until
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after the vault, and write to the ledger, ten times a second."""
-    monkeypatch.setattr(vault_duty, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(vault_duty, "CHECK_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(ledger_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
 

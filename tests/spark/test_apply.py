@@ -301,7 +301,7 @@ def test_no_garbage_is_looked_for_while_the_lock_is_held(connection: sqlite3.Con
     def fail() -> bool:
         raise ZeroDivisionError
 
-    Pacer(connection, rested=lambda: seen.append((connection.in_transaction, gc.isenabled()))).run(iter([step]))
+    Pacer(connection, after_pause=lambda: seen.append((connection.in_transaction, gc.isenabled()))).run(iter([step]))
     assert seen == [(True, False), (False, True)]
     with pytest.raises(ZeroDivisionError):
         Pacer(connection).run(iter([fail]))
@@ -311,8 +311,8 @@ def test_no_garbage_is_looked_for_while_the_lock_is_held(connection: sqlite3.Con
 def test_garbage_is_looked_for_again_once_the_last_of_several_pacers_lets_it() -> None:
     """The archive's batches are moved by several threads. If each went by what it found, it might stay off."""
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(garbage.put_off())
-        second.enter_context(garbage.put_off())
+        first.enter_context(garbage.disabled())
+        second.enter_context(garbage.disabled())
         first.close()
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -42,7 +42,7 @@ def test_a_run_that_spark_holds_up_fails_once_its_time_is_over(tmp_path: Path, m
         broken.setattr(engine, "_spark", object())
         broken.setattr(engine._java, "_process", java)
         report = run.clean_up(engine)
-        assert report.error.startswith("RunTooLongError: max_run_time (1s) was over, and Spark did not come to an end")
+        assert report.error.startswith("RunTooLongError: max_run_time (1s) was over, and Spark did not stop")
         assert not engine.is_sound(), "the server starts another worker"
     with closing(RunEnvironment(config, FakeClock(store.now))) as engine:
         assert run.clean_up(engine).error == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.java import MOST_CHARACTERS, read_line
+from spark.java import MAX_CHARACTERS, parse_line
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
     ],
 )
 def test_noise_is_no_event(line: str) -> None:
-    assert read_line(line) is None
+    assert parse_line(line) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_noise_is_no_event(line: str) -> None:
     ],
 )
 def test_warnings_and_errors_are_events(line: str, is_error: bool, source: str, message: str | None) -> None:
-    told = read_line(line)
+    told = parse_line(line)
     assert told is not None
     assert (told.is_error, told.source) == (is_error, source)
     assert told.message == message or message is None
@@ -58,15 +58,15 @@ def test_warnings_and_errors_are_events(line: str, is_error: bool, source: str, 
     ],
 )
 def test_content_ids_and_paths_are_not_logged(secret: str, line: str) -> None:
-    told = read_line(line)
+    told = parse_line(line)
     assert told is not None
     assert secret not in told.message
 
 
 def test_a_long_line_is_cut() -> None:
-    told = read_line(f"ERROR A: {'plan ' * 1000}")
+    told = parse_line(f"ERROR A: {'plan ' * 1000}")
     assert told is not None
-    assert len(told.message) == MOST_CHARACTERS
+    assert len(told.message) == MAX_CHARACTERS
 
 
 SPEAKING = """

@@ -21,7 +21,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
 from spark.archive import due_rows
 from spark.environment import CleanupError, RunEnvironment
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 from spark.rehearsal import Comparison, Erasure, compare, rehearse
 from spark.run import clean_up
 from tests.retention.test_rehearsal import digest
@@ -168,11 +168,11 @@ def expect_tried_again(new: Config, now: int, monkeypatch: pytest.MonkeyPatch) -
 
     def meanwhile(*args: Any) -> Any:
         if next(replaced):
-            raise ArchiveError("part-1.parquet: No such file or directory")
+            raise ArchiveRunError("part-1.parquet: No such file or directory")
         return look(*args)
 
     with monkeypatch.context() as patch, closing(RunEnvironment(new, FakeClock(now))) as engine:
         patch.setattr(due_rows, "look", meanwhile)
         assert rehearse(engine).counts["expired"] == 15
-        with pytest.raises(ArchiveError, match="No such file"):
+        with pytest.raises(ArchiveRunError, match="No such file"):
             rehearse(engine)

@@ -18,7 +18,7 @@ def test_a_master_that_gives_no_answer_is_told_as_that() -> None:
             "This stopped SparkContext was created at:"
         )
     )
-    assert told.startswith("Spark's master does not answer, or does not take this driver")
+    assert told.startswith("Spark's master does not respond, or rejects this driver")
     assert MEMORY not in told
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import conclave
-from conclave.retention.policy_row import COLUMNS
+from conclave.retention.rules import POLICY_COLUMNS
 from conclave.store import clock_repair, invalidation
 from conclave.store.engine import schema, sqlite
 from conclave.store.invalidation import Invalidated
@@ -115,7 +115,7 @@ def test_no_statement_of_the_program_changes_what_is_fixed() -> None:
     for times in (clock_repair.PLAIN, clock_repair.SPECIAL):
         for table, names in times.items():
             changed.get(table, set()).update(names)
-    changed["groups"] |= set(COLUMNS.split(", "))  # written as a whole
+    changed["groups"] |= set(POLICY_COLUMNS.split(", "))  # written as a whole
     assert changed["groups"] >= WATCHED["groups"], "the search finds them"
     for table, found in changed.items():
         assert found <= WATCHED[table] | UNWATCHED[table], table

@@ -21,7 +21,7 @@ LISTINGS: dict[str, tuple[Listing[Any], dict[str, Any]]] = {
     "own invites": (invites._OF_USER, {"user_id": b"x", "dead_before": 0}),
     "invites of a group": (invites._OF_GROUP, {"group_key": 1, "dead_before": 0}),
     "welcomes": (welcomes._OF_USER, {"user_id": b"x"}),
-    "own groups": (own_groups._OWN, {"user_id": b"x"}),
+    "own groups": (own_groups._OWN_GROUPS, {"user_id": b"x"}),
     "members": (own_groups._MEMBERS, {"group_key": 1, "last": 9}),
 }
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 from uuid import UUID
 
 from conclave.backup import making, restoring
-from conclave.backup.making import Made
-from conclave.backup.restoring import Restored
+from conclave.backup.making import BackupResult
+from conclave.backup.restoring import RestoreResult
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
@@ -56,7 +56,7 @@ class Backed(Store):
         config = replace(self.config, archive=replace(self.config.archive, after=KEEP))
         assert erase(config, FakeClock(self.now), is_hot_only=False) == ""
 
-    def back_up(self, keep: int | None = None, wait: Callable[[], None] = lambda: None) -> Made:
+    def back_up(self, keep: int | None = None, wait: Callable[[], None] = lambda: None) -> BackupResult:
         """Make a backup, now."""
         return making.make(self.config, FakeClock(self.now), self.backups, keep, wait)
 
@@ -68,7 +68,7 @@ class Backed(Store):
         damaged: bool = False,
         vault: Path | None = None,
         **changed: Any,
-    ) -> tuple[Self, Restored]:
+    ) -> tuple[Self, RestoreResult]:
         """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead.
 
         ``vault``: that it uses; by default one of its own, for which this store's is the copy.

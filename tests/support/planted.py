@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conclave.events import MessageStored
-from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules, visibility
+from conclave.retention import due, fate, marks, plan, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import groups, members, messages, taken_back
@@ -32,7 +32,7 @@ def ignores_overrides_in_marks(patch: pytest.MonkeyPatch) -> None:
 
 def erases_a_second_early(patch: pytest.MonkeyPatch) -> None:
     """The least lifetime is off by one."""
-    for module, name in ((limits, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
+    for module, name in ((rules, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
         right = getattr(module, name)
         assert "least_lifetime + 1" in right
         patch.setattr(module, name, right.replace("least_lifetime + 1", "least_lifetime + 2"))
@@ -60,7 +60,7 @@ def keeps_the_floor_at_a_join(patch: pytest.MonkeyPatch) -> None:
 def forgets_commits_below(patch: pytest.MonkeyPatch) -> None:
     """Only those who are members now count, for commits that are kept until all have fetched them."""
     least = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
-    patch.setattr(limits, "COMMITS_ABOVE", least)
+    patch.setattr(rules, "COMMITS_ABOVE", least)
 
 
 def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> N
 def forgets_holds_on_users(patch: pytest.MonkeyPatch) -> None:
     """In the hot store."""
     patch.setattr(rules, "has_held_senders", lambda _: False)
-    patch.setattr(due, "_GIVEN", due._GIVEN._replace(unheld=""))
+    patch.setattr(due, "_PARAMETERS", due._PARAMETERS._replace(unheld=""))
 
 
 def explains_without_holds(patch: pytest.MonkeyPatch) -> None:

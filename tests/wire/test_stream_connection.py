@@ -161,7 +161,7 @@ async def test_a_slow_listener_learns_what_it_lost_and_the_quick_ones_lose_nothi
         stream = await open_stream(events, alice)
         async with listening(alice) as quick:
             count = 0
-            while stream._lost < 50:
+            while stream._lost_count < 50:
                 events.publish([deleted(count, user_id)])
                 count += 1
                 await asyncio.sleep(0)
@@ -209,7 +209,7 @@ async def test_a_stop_hands_on_the_last_events_and_waits_little_for_who_takes_no
         await streams.enter_async_context(deaf(bob))
         slow = await open_stream(events, bob)
         count = 0
-        while not slow._lost:
+        while not slow._lost_count:
             events.publish([deleted(count, user_ids[1])] * 50)
             count += 1
             await asyncio.sleep(0)

@@ -59,7 +59,7 @@ class Chart:
 
     bars: Sequence[Bar]
     totals: Mapping[str, int]
-    """By kind."""
+    """The sums by kind."""
     heights: Sequence[AxisLabel]
     times: Sequence[AxisLabel]
     step: int
@@ -68,17 +68,17 @@ class Chart:
 
 
 def stacked_chart(amounts: Iterable[DataPoint], kinds: Sequence[str], now: int) -> Chart | None:
-    """Calculate a chart of ``kinds`` until the Unix second ``now``. None: no data yet."""
-    found = [each for each in amounts if each.at <= now]
-    if not found:
+    """Calculate a chart of ``kinds`` until the Unix second ``now``; None if there is no data yet."""
+    points = [each for each in amounts if each.at <= now]
+    if not points:
         return None
-    first = min(each.at for each in found)
+    first = min(each.at for each in points)
     step = next((step for step in STEPS if (now - first) // step + 2 <= MAX_BARS), STEPS[-1])
     begin = first - first % step
     count = min((now - begin) // step + 1, MAX_BARS)
     begin = max(begin, now - now % step - (count - 1) * step)
     sums: list[Counter[str]] = [Counter() for _ in range(count)]
-    for each in found:
+    for each in points:
         if each.at >= begin:
             sums[(each.at - begin) // step].update(each.kinds)
     top = _round_up(max(sum(each[kind] for kind in kinds) for each in sums))
@@ -91,8 +91,8 @@ def stacked_chart(amounts: Iterable[DataPoint], kinds: Sequence[str], now: int) 
         for place in _label_positions(begin, step, count)
     ]
     heights = [AxisLabel(_y(value, top), _short(value)) for value in sorted({0, top // 2, top})]
-    erased = _describe(totals, kinds) or "nothing"
-    text = f"From {second(begin)} to {second(now)} UTC: {erased}."
+    summary = _describe(totals, kinds) or "nothing"
+    text = f"From {second(begin)} to {second(now)} UTC: {summary}."
     return Chart(bars, totals, heights, times, step, text)
 
 
@@ -121,10 +121,10 @@ def _y(value: int, top: int) -> float:
 
 def _label_positions(begin: int, step: int, count: int) -> Sequence[int]:
     """Return the bars with a time label: at most five, at round times if possible."""
-    for apart in (each for each in STEPS if each >= step):
-        round_ones = [place for place in range(count) if (begin + place * step) % apart == 0]
-        if len(round_ones) <= 5:
-            return round_ones or [0]
+    for interval in (each for each in STEPS if each >= step):
+        positions = [place for place in range(count) if (begin + place * step) % interval == 0]
+        if len(positions) <= 5:
+            return positions or [0]
     return [0]
 
 

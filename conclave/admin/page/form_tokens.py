@@ -10,7 +10,7 @@ VALID_SECONDS = 12 * 3600.0
 
 
 MAX_REMEMBERED = 100_000
-"""The most used tokens that are stored, about 20 MB."""
+"""The maximum number of used tokens in memory, about 20 MB."""
 
 
 class FormTokenError(Exception):
@@ -20,11 +20,12 @@ class FormTokenError(Exception):
 class FormTokens:
     """Makes and redeems the form tokens of one process.
 
-    Other web pages cannot read a token, so they cannot forge a form. A form that is sent twice acts once.
+    Other web pages cannot read a token, so they cannot forge a form. If a form is sent twice,
+    the second one is rejected.
     """
 
     def __init__(self) -> None:
-        """Make a new secret: a restart invalidates all tokens."""
+        """Generate a new secret, so that a restart invalidates all tokens."""
         self._secret = secrets.token_bytes(32)
         self._used: dict[str, float] = {}
 
@@ -33,9 +34,9 @@ class FormTokens:
         body = f"{int(time.monotonic())}.{secrets.token_urlsafe(16)}"
         return f"{body}.{self._sign(body)}"
 
-    def redeem(self, ticket: str) -> None:
+    def redeem(self, token: str) -> None:
         """Redeem a token, which becomes invalid. Raises FormTokenError."""
-        body, _, signature = ticket.rpartition(".")
+        body, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "replace")):
             raise FormTokenError("this form is not of this server, or older than its last start: reload the page")
         now = time.monotonic()
@@ -44,10 +45,10 @@ class FormTokens:
         if body in self._used:
             raise FormTokenError("this form was already sent, and acts only once: reload the page to see the result")
         self._used[body] = now
-        while (oldest := next(iter(self._used))) != body and self._is_forgotten(oldest, now):
+        while (oldest := next(iter(self._used))) != body and self._can_forget(oldest, now):
             del self._used[oldest]
 
-    def _is_forgotten(self, oldest: str, now: float) -> bool:
+    def _can_forget(self, oldest: str, now: float) -> bool:
         return now > self._used[oldest] + VALID_SECONDS or len(self._used) > MAX_REMEMBERED
 
     def _sign(self, body: str) -> str:

@@ -28,9 +28,9 @@ class SendRate:
 
     @property
     def rate(self) -> float:
-        """Messages per second over the last minute, or since the start if that is shorter."""
-        began, before = self._counts[0] if self._counts else (time.monotonic(), self._count())
-        return (self._count() - before) / max(1.0, time.monotonic() - began)
+        """Messages per second over the last minute, or since the start if that was less than a minute ago."""
+        start, first_count = self._counts[0] if self._counts else (time.monotonic(), self._count())
+        return (self._count() - first_count) / max(1.0, time.monotonic() - start)
 
     def _count(self) -> int:
         """Return the number of successful sends so far."""

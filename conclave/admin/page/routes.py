@@ -35,7 +35,7 @@ POLICY = (
 PAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": POLICY,
-    "Referrer-Policy": "same-origin",  # "no-referrer" would take the Origin from the page's own forms
+    "Referrer-Policy": "same-origin",  # "no-referrer" would remove the Origin header from the page's own forms
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -52,16 +52,16 @@ class OperatorPage:
         self.snapshot = PageSnapshot(client_app)
         self._sources = Sources(client_app, self.snapshot, sizes, SendRate(client_app[app_keys.REQUESTS]))
         self._actions = actions
-        self._tickets = FormTokens()
-        self._allows = client_app[app_keys.CONFIG].admin.allow_actions
+        self._form_tokens = FormTokens()
+        self._allows_actions = client_app[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
 
     @cached_property
     def _environment(self) -> "Environment":
-        made = view.environment()
-        made.globals["ticket"] = self._tickets.make
-        return made
+        environment = view.environment()
+        environment.globals["ticket"] = self._form_tokens.make
+        return environment
 
     def add_routes(self, app: web.Application) -> None:
         """Add the page to the operators' application."""
@@ -71,9 +71,9 @@ class OperatorPage:
             app.router.add_get(f"/{name}", self.serve_file)
         app.router.add_post("/dry-run", self.count)
         app.router.add_post("/actions/{action}", self.act)
-        app.cleanup_ctx.append(self._working)
+        app.cleanup_ctx.append(self._run_background)
 
-    async def _working(self, app: web.Application) -> AsyncIterator[None]:
+    async def _run_background(self, app: web.Application) -> AsyncIterator[None]:
         rate = self._sources.rate
         await rate.sample()
         async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.sample):
@@ -83,7 +83,7 @@ class OperatorPage:
     async def show(self, _: web.Request) -> web.Response:
         """GET /: the page."""
         await asyncio.gather(self.snapshot.refresh(), self._sources.sizes.refresh())
-        return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows)
+        return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows_actions)
 
     async def serve_file(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
@@ -91,32 +91,32 @@ class OperatorPage:
         return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=PAGE_HEADERS)
 
     async def count(self, request: web.Request) -> web.Response:
-        """POST /dry-run: what a run would delete now. It changes nothing."""
+        """POST /dry-run: count the messages that a run would delete now, without changes."""
 
-        async def counted() -> web.Response:
+        async def render_report() -> web.Response:
             await self._form(request)
             return self._answer("counted.html.j2", report=await self._actions.count())
 
-        return await self._answer_of(counted())
+        return await self._with_error_page(render_report())
 
     async def act(self, request: web.Request) -> web.Response:
         """POST /actions/NAME: perform an action, if the settings allow it."""
 
-        async def done() -> web.Response:
-            if not self._allows:
+        async def perform() -> web.Response:
+            if not self._allows_actions:
                 raise ForbiddenError("actions are disabled: [admin] allow_actions is false")
-            act = self._actions.forms.get(request.match_info["action"])
-            if act is None:
+            action = self._actions.forms.get(request.match_info["action"])
+            if action is None:
                 raise BadRequestError("unknown action")
-            sentence = await act(f"operator page at {request.remote}", await self._form(request))
+            sentence = await action(f"operator page at {request.remote}", await self._form(request))
             self.snapshot.expire()
             return self._answer("outcome.html.j2", title="Done", sentence=sentence, is_good=True)
 
-        return await self._answer_of(done())
+        return await self._with_error_page(perform())
 
     async def _form(self, request: web.Request) -> dict[str, str]:
         """Return the fields of a form of this page. Raises ForbiddenError or BadRequestError."""
-        _require_own(request)
+        _require_same_origin(request)
         self._actions.require_serving()
         if request.content_type != "application/x-www-form-urlencoded" or not _is_utf8(request.charset):
             raise BadRequestError("this is not a form of this page")
@@ -125,27 +125,27 @@ class OperatorPage:
         except (ValueError, LookupError) as error:
             raise BadRequestError("this form cannot be read") from error
         try:
-            self._tickets.redeem(form.get("ticket", ""))
+            self._form_tokens.redeem(form.get("ticket", ""))
         except FormTokenError as error:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _answer_of(self, response: Coroutine[Any, Any, web.Response]) -> web.Response:
+    async def _with_error_page(self, response: Coroutine[Any, Any, web.Response]) -> web.Response:
         """Return ``response``, or a page with its error."""
         try:
             return await response
         except (ApiError, StoreError) as error:
-            refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
-            values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}
-            return self._answer("outcome.html.j2", refused.status, **values)
+            api_error = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
+            values = {"title": "Nothing was done", "sentence": api_error.message, "is_good": False}
+            return self._answer("outcome.html.j2", api_error.status, **values)
 
     def _answer(self, template: str, status: int = 200, **values: object) -> web.Response:
         text = self._environment.get_template(template).render(values)
         return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
 
-def _require_own(request: web.Request) -> None:
-    """Raise ForbiddenError if the form was sent from another site, by the headers of browsers."""
+def _require_same_origin(request: web.Request) -> None:
+    """Raise ForbiddenError if the form was sent from another site, according to the browser's headers."""
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
     if origin is not None and _host_of(origin) != request.headers.get("Host", "").lower():
         raise ForbiddenError(

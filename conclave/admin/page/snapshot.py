@@ -1,4 +1,4 @@
-"""The data of the store that the operators' page shows, read at most every few seconds."""
+"""Reads the data of the store for the operators' page, at most every few seconds."""
 
 import asyncio
 import sqlite3
@@ -21,7 +21,7 @@ RULES = ("expired", "fetched", "redacted", "taken_back", "deleted_group", "delet
 """The rules by which messages are erased. Sessions and invites are not shown."""
 
 FRESH_SECONDS = 3.0
-"""The time for which data is reused."""
+"""How long data is reused."""
 
 READ_SHARE = 20
 """Reads take at most a twentieth of a reader's time: after a slow one the next is delayed."""
@@ -38,33 +38,33 @@ class PageSnapshot:
 
     ``last``: the last data; None before the first. ``chart`` and ``advice``: derived from the history of runs.
     ``fault``: why the last read failed, or "". ``renewed_ends``: the Unix second at which the certificate in its file
-    expires, which may be newer than the one in use; None: no certificate.
+    expires, which may be newer than the certificate in use; None without a certificate.
     """
 
     def __init__(self, client_app: web.Application) -> None:
         """``client_app``: the clients' application."""
-        self._served = client_app
+        self._client_app = client_app
         self.last: Overview | None = None
         self.chart: Chart | None = None
         self.advice: list[Advice] = []
         self.fault = ""
         self.renewed_ends: int | None = None
-        self._began = self._next = 0.0
+        self._read_started = self._next_read_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
         """Read again at the next request."""
-        self._next = 0.0
+        self._next_read_at = 0.0
 
     async def refresh(self) -> None:
         """Read again if it is time. Wait only briefly, so that the page works while the store hangs."""
         if self._task is None or self._task.done():
-            if time.monotonic() < self._next:
+            if time.monotonic() < self._next_read_at:
                 return
-            self._began = time.monotonic()
+            self._read_started = time.monotonic()
             self._task = asyncio.create_task(self._read())
         await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else LATE_SECONDS)
-        waited = time.monotonic() - self._began
+        waited = time.monotonic() - self._read_started
         if self._task.done():
             self._task.result()
         elif self.last is None or waited >= LATE_SECONDS:
@@ -77,26 +77,26 @@ class PageSnapshot:
             await asyncio.wait({self._task})
 
     async def _read(self) -> None:
-        if self._served[app_keys.HEALTH].phase is not Phase.SERVING:
+        if self._client_app[app_keys.HEALTH].phase is not Phase.SERVING:
             self.fault = "the server is starting or stopping"
             return
-        began = time.monotonic()
-        config = self._served[app_keys.CONFIG]
-        now = self._served[app_keys.CLOCK].now()
+        start = time.monotonic()
+        config = self._client_app[app_keys.CONFIG]
+        now = self._client_app[app_keys.CLOCK].now()
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         path = config.tls_cert_path
 
         def read(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """Run in the reader's thread, since processing 1,000 runs would block the event loop."""
-            seen = overview.read_overview(connection, jobs, now)
-            amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
-            return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
+            data = overview.read_overview(connection, jobs, now)
+            amounts = (DataPoint(each.started_at, each.deleted) for each in data.runs)
+            return data, stacked_chart(amounts, RULES, now), runs.advices(data.runs, jobs, now)
 
         try:
-            self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(read)
+            self.last, self.chart, self.advice = await self._client_app[app_keys.STORE].read(read)
             self.fault = ""
-        except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store was closed meanwhile
+        except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed
             self.fault = str(error)
         self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
-        ended = time.monotonic()
-        self._next = ended + max(FRESH_SECONDS, READ_SHARE * (ended - began))
+        end = time.monotonic()
+        self._next_read_at = end + max(FRESH_SECONDS, READ_SHARE * (end - start))

@@ -1,4 +1,4 @@
-"""Prepares the values of the operators' page. It does not read the store."""
+"""Prepares the values of the operators' page. Does not read the store."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from conclave.store.views.runs import Run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
+CLEANUP_PARTS = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
 """The parts of health whose faults prevent erasure."""
 
 RUNS_SHOWN = 10
@@ -47,7 +47,7 @@ def environment() -> "Environment":
     """Return the template environment: values are escaped, and missing ones are errors."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - keeps the start fast
 
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("conclave.admin.page"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -55,7 +55,7 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    templates.filters.update(
         second=second,
         about=about,
         size=size_text,
@@ -65,27 +65,27 @@ def environment() -> "Environment":
         span=elapsed_text,
         rounded=rounded_text,
     )
-    made.globals["counted"] = counted
-    return made
+    templates.globals["counted"] = counted
+    return templates
 
 
 def template_values(sources: Sources) -> dict[str, Any]:
     """Return the values for the template."""
     client_app = sources.client_app
     health, config = client_app[app_keys.HEALTH], client_app[app_keys.CONFIG]
-    seen, now = sources.snapshot.last, int(time.time())
+    stored, now = sources.snapshot.last, int(time.time())
     return {
         "version": __version__,
         "written_at": now,
-        "seen": seen,
-        "unseen": sources.snapshot.fault,
+        "store": stored,
+        "store_fault": sources.snapshot.fault,
         "faults": health.faults,
-        "cleanup": _cleanup(health, config, seen, now),
+        "cleanup": _cleanup(health, config, stored, now),
         "chart": sources.snapshot.chart,
         "chart_plane": (charts.WIDTH, charts.HEIGHT, charts.LEFT, charts.BOTTOM),
         "rules": RULES,
-        "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
-        "bytes": list(_bytes(sources.sizes.last, seen)),
+        "last_runs": [_run(each) for each in stored.runs[:RUNS_SHOWN]] if stored else [],
+        "bytes": list(_bytes(sources.sizes.last, stored)),
         "streams": client_app[app_keys.EVENTS].wheel.size,
         "rate": sources.rate.rate,
         "certificate": _certificate(client_app[app_keys.HEALTH].certificate_ends, sources.snapshot.renewed_ends, now),
@@ -93,25 +93,25 @@ def template_values(sources: Sources) -> dict[str, Any]:
     }
 
 
-def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) -> dict[str, Any]:
+def _cleanup(health: Health, config: Config, stored: Overview | None, now: int) -> dict[str, Any]:
     """Return the state of cleanup, and its last and next run."""
-    faults = {part: text for part, text in health.faults.items() if part in OF_CLEANUP}
-    last = seen.runs[0] if seen and seen.runs else None
-    intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    faults = {part: text for part, text in health.faults.items() if part in CLEANUP_PARTS}
+    last_run = stored.runs[0] if stored and stored.runs else None
+    job_intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
     return {
         "faults": faults,
         "erases": config.retention.enabled,
-        "last": _run(last) if last else None,
-        "ago": about(now - last.finished_at) if last else "",
+        "last": _run(last_run) if last_run else None,
+        "ago": about(now - last_run.finished_at) if last_run else "",
         "worker": health.cleanup,
         "next": None if health.next_run_at is None else about(max(0, round(health.next_run_at - now))),
-        "jobs": [(scope.name, seconds) for scope, seconds in intervals],
+        "jobs": [(scope.name, seconds) for scope, seconds in job_intervals],
         "engine": config.cleanup.engine,
     }
 
 
 def _run(run: Run) -> dict[str, Any]:
-    erased = sum(run.deleted.get(rule, 0) for rule in RULES)
+    erased_count = sum(run.deleted.get(rule, 0) for rule in RULES)
     return {
         "began": run.started_at,
         "ended": run.finished_at,
@@ -119,43 +119,43 @@ def _run(run: Run) -> dict[str, Any]:
         "job": run.job,
         "is_good": run.outcome == "ok",
         "error": run.error,
-        "messages": erased,
+        "messages": erased_count,
         "archived": run.archived,
         "returned": run.bytes_returned + run.archive_bytes_returned,
     }
 
 
-def _bytes(measured: Measurements, seen: Overview | None) -> Iterator[tuple[str, str]]:
-    """Yield names and values of sizes. Unknown ones are omitted."""
-    if seen and seen.archived_messages:
-        amount = counted(seen.archived_messages, "message")
-        yield "messages in the archive", f"{size_text(seen.archived_bytes)} in {amount}"
-    if measured.dead:
-        yield "erased messages using space in the archive", counted(measured.dead, "message")
-    names = {"database": "file of the database", "wal": "write-ahead log", "archive": "files of the archive"}
+def _bytes(sizes: Measurements, stored: Overview | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of sizes. Unknown sizes are omitted."""
+    if stored and stored.archived_messages:
+        amount = counted(stored.archived_messages, "message")
+        yield "messages in the archive", f"{size_text(stored.archived_bytes)} in {amount}"
+    if sizes.dead:
+        yield "erased messages using space in the archive", counted(sizes.dead, "message")
+    names = {"database": "database file", "wal": "write-ahead log", "archive": "archive files"}
     for name, text in names.items():
-        if name in measured.files:
-            yield text, size_text(measured.files[name])
-    if measured.free_pages is not None:
-        yield "unused in the file of the database", size_text(measured.free_pages)
-    for place, (free, whole) in measured.disks.items():
-        yield f"free on the disk of the {place}", f"{size_text(free)} of {size_text(whole)}"
+        if name in sizes.files:
+            yield text, size_text(sizes.files[name])
+    if sizes.free_pages is not None:
+        yield "unused space in the database file", size_text(sizes.free_pages)
+    for place, (free, total) in sizes.disks.items():
+        yield f"free on the disk of the {place}", f"{size_text(free)} of {size_text(total)}"
 
 
-def _certificate(ends: int | None, renewed: int | None, now: int) -> Mapping[str, Any] | None:
-    if ends is None:
+def _certificate(expires_at: int | None, renewed_expires_at: int | None, now: int) -> Mapping[str, Any] | None:
+    if expires_at is None:
         return None
     return {
-        "ends": ends,
-        "left": about(ends - now),
-        "is_over": ends <= now,
-        "is_soon": ends <= now + SOON_SECONDS,
-        "is_renewed": renewed is not None and renewed != ends,
+        "ends": expires_at,
+        "left": about(expires_at - now),
+        "is_over": expires_at <= now,
+        "is_soon": expires_at <= now + SOON_SECONDS,
+        "is_renewed": renewed_expires_at is not None and renewed_expires_at != expires_at,
     }
 
 
 def _escape(value: Any) -> Any:
-    """Escape invisible characters in values, except in markup that a template made."""
+    """Escape invisible characters in values, except in the markup of templates."""
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

@@ -29,8 +29,8 @@ class AccountCalls(ApiCalls):
     async def login(self, username: str, password: str) -> LoginSession:
         """Create a session, and use it for all further calls. Raises WrongPasswordError.
 
-        As in all methods, the password is sent in NFC, then, if that is wrong, as it was typed. Raises AnswerError if
-        the server's answer has an invalid username.
+        As in all methods, the password is first sent in NFC. If that is wrong, it is sent as typed. Raises AnswerError
+        if the server's answer has an invalid username.
         """
         transport = self.transport
 
@@ -38,7 +38,7 @@ class AccountCalls(ApiCalls):
             call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
             try:
                 return await transport.request(call, LoggedIn)
-            except SessionOverError as error:  # the protocol has one code for both
+            except SessionOverError as error:  # the protocol uses one code for both errors
                 raise WrongPasswordError(error.status, error.code, str(error)) from error
 
         found = await _try_password(password, ask)
@@ -68,7 +68,7 @@ class AccountCalls(ApiCalls):
         """End the session. An expired session is no error."""
         if not self.transport.token:
             return
-        with suppress(SessionOverError):  # as after a try whose answer was lost
+        with suppress(SessionOverError):  # an earlier attempt may have succeeded, but its answer was lost
             await self.transport.send(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""
 
@@ -120,7 +120,7 @@ class AccountCalls(ApiCalls):
         )
 
     async def end_session(self, session_id: UUID) -> None:
-        """End a session, such as that of a lost device."""
+        """End a session, for example of a lost device."""
         await self.transport.send(Call("DELETE", path("sessions", session_id)))
 
 
@@ -130,7 +130,7 @@ def _normalized(password: str) -> str:
 
 
 async def _try_password(password: str, ask: Callable[[str], Awaitable[T]]) -> T:
-    """Call ``ask`` with the password in NFC, then as it was typed: another client may have set it unnormalized."""
+    """Call ``ask`` with the password in NFC, then as typed: another client may have set it unnormalized."""
     try:
         return await ask(_normalized(password))
     except WrongPasswordError:

@@ -1,4 +1,4 @@
-"""The base class of all calls: has the transport, and reads paged lists."""
+"""The base class of all calls, with the transport and the reader of paged lists."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +14,10 @@ PAGE_SIZE = 1_000
 """Items per page of a list: the server's maximum."""
 
 MAX_PAGES = 1_000
-"""A longer list counts as endless."""
+"""Maximum number of pages of a list. A longer list is treated as endless."""
 
 MAX_RESTARTS = 10
-"""How often reading restarts because the last item of a page was deleted before the next page was requested."""
+"""Maximum number of restarts. Reading restarts if the last item of a page is deleted before the next request."""
 
 
 class ListAnswer(Protocol):
@@ -49,7 +49,7 @@ class ApiCalls:
     ) -> tuple[T, ...]:
         """Return a whole list, read in pages of ``limit`` items, or PAGE_SIZE.
 
-        ``items``, ``id_of``: return the items of an answer, and the id of an item. Raises ClientError.
+        ``items``: returns the items of an answer. ``id_of``: returns the id of an item. Raises ClientError.
         """
         found: dict[UUID, T] = {}
         after: UUID | None = None

@@ -1,4 +1,4 @@
-"""Groups, their policies, and the parts of MLS that the server keeps for them."""
+"""Groups, their policies, and the MLS data that the server stores for them."""
 
 from uuid import UUID
 
@@ -56,10 +56,11 @@ class GroupCalls(ApiCalls):
         min_lifetime: int | None = None,
         dry_run: bool = False,
     ) -> GroupUpdated:
-        """Change a group; None leaves a value unchanged. Return what the change hides, or would hide with ``dry_run``.
+        """Change a group; None leaves a value unchanged. Return how many messages the change hides.
 
-        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or
-        seconds. ``visibility``: "private" or "public". In protobuf an empty alias changes nothing.
+        ``dry_run``: change nothing, and return how many messages the change would hide. ``expiry``: -1 inherit, 0
+        delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 no minimum, or seconds. ``visibility``:
+        "private" or "public". In protobuf an empty alias leaves the alias unchanged.
         """
         body = wire.UpdateGroup(
             update_message_expiry=expiry is not None,
@@ -79,9 +80,9 @@ class GroupCalls(ApiCalls):
         await self.transport.send(Call("POST", path("groups", group_id, "delete")))
 
     async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> RetentionInfo:
-        """Return how long a group's messages live.
+        """Return the retention policy of a group.
 
-        ``taken_back_after``: list the first taken-back messages after this number, instead of the last ones.
+        ``taken_back_after``: list the first taken-back messages after this number; None: list the last ones.
         """
         query = {} if taken_back_after is None else {"taken_back_after": str(taken_back_after)}
         call = Call("GET", path("groups", group_id, "retention"), query=query, repeatable=True)
@@ -100,7 +101,7 @@ class GroupCalls(ApiCalls):
     async def commit(
         self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
     ) -> None:
-        """Store any of: a commit as a message, a group info, the group's MLS id. Not repeated."""
+        """Store a commit as a message, a group info, or the group's MLS id, or several. The request is not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
         await self.transport.send(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 
@@ -115,8 +116,8 @@ class GroupCalls(ApiCalls):
     ) -> None:
         """Store the user's external commit.
 
-        ``group_info``: of the epoch after the commit. If another commit came first, raises ResourceError (status 409),
-        and nothing is stored.
+        ``group_info``: the group info of the epoch after the commit. If another commit came first, raises
+        ResourceError (status 409), and nothing is stored.
         """
         body = commits.ExternalJoin(commit_message, mls_group_id, group_info)
         await self.transport.send(

@@ -26,7 +26,7 @@ class InviteCalls(ApiCalls):
     async def upload_key_packages(
         self, regular: Sequence[bytes], last_resort: bytes | None = None, fingerprint: str = ""
     ) -> None:
-        """Upload key packages, all or none. Not repeated: the server must not hand out a package twice."""
+        """Upload key packages, all or none. The request is not repeated: no package may be handed out twice."""
         entries = [key_packages.UploadedKeyPackage(each, is_last_resort=False) for each in regular]
         if last_resort is not None:
             entries.append(key_packages.UploadedKeyPackage(last_resort, is_last_resort=True))
@@ -34,13 +34,13 @@ class InviteCalls(ApiCalls):
         await self.transport.send(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
 
     async def take_key_package(self, user_id: UUID) -> bytes:
-        """Take a key package of a user. Not repeated: each is handed out once."""
+        """Take a key package of a user. The request is not repeated: each package is handed out once."""
         return (
             await self.transport.request(Call("GET", path("key-packages", user_id)), KeyPackageTaken)
         ).key_package_data
 
     async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
-        """Take a key package of each user to invite, all or none. Not repeated."""
+        """Take a key package of each user to invite, all or none. The request is not repeated."""
         body = key_packages.InviteToGroup([each.bytes for each in user_ids])
         call = Call("POST", path("groups", group_id, "invite"), key_packages.InviteToGroupRequest, body)
         return (await self.transport.request(call, MemberKeyPackages)).member_key_packages
@@ -48,7 +48,7 @@ class InviteCalls(ApiCalls):
     async def deposit_invite(
         self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
     ) -> None:
-        """Invite a user, with the messages that the server sends when the invite is accepted."""
+        """Invite a user. The server sends the given messages when the invite is accepted."""
         body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
         await self.transport.send(
             Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)
@@ -62,8 +62,8 @@ class InviteCalls(ApiCalls):
         """List a group's invites."""
         return await self._invites(path("groups", group_id, "invites"))
 
-    async def _invites(self, where: str) -> tuple[InviteInfo, ...]:
-        call = Call("GET", where, repeatable=True)
+    async def _invites(self, list_path: str) -> tuple[InviteInfo, ...]:
+        call = Call("GET", list_path, repeatable=True)
         return await self._read_list(call, InviteList, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
@@ -74,7 +74,7 @@ class InviteCalls(ApiCalls):
         )
 
     async def accept_invite(self, invite_id: UUID) -> None:
-        """Accept an invite. Not repeated: without an answer, check the groups."""
+        """Accept an invite. The request is not repeated: if no answer arrives, check the groups."""
         await self.transport.send(Call("POST", path("invites", invite_id, "accept")))
 
     async def decline_invite(self, invite_id: UUID) -> None:

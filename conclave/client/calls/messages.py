@@ -19,10 +19,10 @@ class MessageCalls(ApiCalls):
     async def send(
         self, group_id: UUID, payload: bytes, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
     ) -> int:
-        """Send a message and return its number. Repeated until there is an answer, and stored once.
+        """Send a message and return its number. The request is repeated until an answer arrives, and stored once.
 
         ``self_destruct_seconds``: lifetime after each reader has read it; 0: unlimited. ``send_id``: to repeat the call
-        after a ClientError or a restart, pass the same one, within a day.
+        after a ClientError or a restart, pass the same id, within a day.
         """
         body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
         call = Call("POST", path("groups", group_id, "messages"), wire.SendMessageRequest, body, repeatable=True)
@@ -31,11 +31,11 @@ class MessageCalls(ApiCalls):
     async def fetch(
         self, group_id: UUID, after: int = 0, limit: int = 100, *, include_redacted: bool = False
     ) -> tuple[FetchedMessage, ...]:
-        """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
+        """Fetch up to ``limit`` messages with numbers greater than ``after``.
 
-        The call confirms everything up to ``after``. The returned page counts as fetched once the next call passes its
-        last number as ``after``: store it first, then call again, even if you expect no more. With delete-after-fetch
-        the server keeps an unconfirmed page for ever.
+        There are no more messages only when the result is empty. The call confirms everything up to ``after``. The
+        returned page counts as fetched once the next call passes its last number as ``after``: store it first, then
+        call again, even if you expect no more. With delete-after-fetch the server never erases an unconfirmed page.
         """
         query = {"after": str(after), "limit": str(limit), "confirm": wire.NEXT}
         if include_redacted:
@@ -48,8 +48,9 @@ class MessageCalls(ApiCalls):
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
         """Take a message back, for all members: the user's own, or any as an admin, if the operator allows it.
 
-        Taking it back again changes nothing. ResourceError: the message does not exist. GroupError: it is another
-        user's. InputError: it is a commit. ``Sync.take_back`` also updates the history. ``dry_run``: only check.
+        Taking it back again changes nothing. Raises ResourceError if the message does not exist, GroupError if it is
+        another user's, and InputError if it is a commit. ``Sync.take_back`` also updates the history. ``dry_run``:
+        only check.
         """
         query = {"dry_run": "true"} if dry_run else None
         call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), query=query, repeatable=True)
@@ -65,10 +66,10 @@ class MessageCalls(ApiCalls):
     async def listen(self) -> AsyncIterator[AsyncIterator[Event | Lagged]]:
         """Open a stream of events, which ends with the connection. Raises ClientError.
 
-        It has all events from now on; earlier messages have to be fetched. ``Sync`` does both.
+        It delivers events from this moment on; earlier messages have to be fetched. ``Sync`` does both.
         """
-        word = self.transport.written_in.name.lower()
-        response = await self.transport.stream("/events", {"format": word})
+        format_name = self.transport.written_in.name.lower()
+        response = await self.transport.stream("/events", {"format": format_name})
         try:
             yield read_events(response, self.transport.written_in)
         finally:

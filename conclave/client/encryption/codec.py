@@ -1,4 +1,4 @@
-"""The codec that encrypts by MLS (RFC 9420), compatible with existing clients of the protocol."""
+"""The codec that encrypts with MLS (RFC 9420), compatible with existing clients of the protocol."""
 
 import hashlib
 import sqlite3
@@ -43,7 +43,7 @@ DISK_ERRORS = (sqlite3.OperationalError, sqlite3.InternalError)
 """SQLite's errors for a failing file or disk, not for invalid data."""
 
 MAX_REQUEST_BYTES = 750_000
-"""Maximum size of a commit, Welcome and group info: a request has 1 MiB at most, and base64 takes 4/3."""
+"""Maximum size of commit, Welcome and group info together: a request has 1 MiB at most, and base64 takes 4/3."""
 
 LOST = "The keys of this group cannot be used on this device any more. It joins again."
 
@@ -59,7 +59,7 @@ def _unix_now() -> int:
 
 
 class MlsCodec:
-    """The encryption of an account. Its keys are in a file, which one program can use at a time."""
+    """The encryption of an account. Its keys are in a file, which only one program can use at a time."""
 
     encrypts = True
 
@@ -80,7 +80,7 @@ class MlsCodec:
         self._news: list[News] = []
         self._listed_keys: set[str] = set()
         self._agenda = Agenda(clock)
-        self._groups = GroupRecords(self._database, POLICY, self._lost)
+        self._groups = GroupRecords(self._database, POLICY, self._report_lost_state)
         self._texts = Texts(self._database)
         self._known_keys = KnownKeys(self._database, user_id)
         self._views = GroupViews(user_id, self._groups, self._known_keys, self._agenda)
@@ -107,7 +107,7 @@ class MlsCodec:
     def _now(self) -> int:
         return self._unix_time()
 
-    # What is shown
+    # State for the user interface
 
     @property
     def fingerprint(self) -> str:
@@ -146,13 +146,13 @@ class MlsCodec:
             raise ValueError(f"a message has more than {MAX_MESSAGE // 2} bytes")
         return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
-    def encode_resend(self, again: PendingResend) -> bytes:
-        """Encrypt a text to resend; its authenticated data has the number of the first message."""
-        return self._encrypt(again.group_id, again.text, again.original)
+    def encode_resend(self, resend: PendingResend) -> bytes:
+        """Encrypt a text to resend. Its authenticated data contains the number of the first message."""
+        return self._encrypt(resend.group_id, resend.text, resend.original)
 
     def _encrypt(self, group_id: UUID, text: str, original: int = 0, send_id: bytes = b"") -> bytes:
         self._check_ready(self._groups.get(group_id) or GroupRecord(group_id, 0))
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             group = self._require_group(record)
             payload = group.encrypt(text.encode(), encode_original(original) if original else b"")
             now = self._now()
@@ -160,24 +160,24 @@ class MlsCodec:
         return payload
 
     def _check_ready(self, record: GroupRecord) -> None:
-        """Raise NotReadyError if nothing can be encrypted yet. The state stays cached, since callers poll."""
+        """Raise NotReadyError if the client cannot encrypt yet. The state stays cached, since callers poll."""
         group, agenda = self._require_group(record), self._agenda.group(record.group_id)
         if agenda.has_later_messages or not agenda.is_caught_up:  # the state may be outdated, with used keys
             self._agenda.schedule(record.group_id)
             raise NotReadyError("messages of this group are still being read: try again soon")
-        why = ""
+        reason = ""
         if agenda.is_new:  # texts in a branch without the others would be lost
-            why = "this client has just joined, and is comparing its keys with those of the others"
+            reason = "this client has just joined, and is comparing its keys with those of the others"
         elif record.is_doubtful:
-            why = "the keys may be an old copy, and are being replaced: try again soon"
+            reason = "the keys may be an old copy, and are being replaced: try again soon"
         elif group.has_proposals:
-            why = "the group is being changed: try again soon"
-        if why:
+            reason = "the group is being changed: try again soon"
+        if reason:
             self._agenda.schedule(record.group_id, 0)
-            raise NotReadyError(why)
+            raise NotReadyError(reason)
 
     def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
-        """Erase the text of a payload that did not come back, and of other tries if one was stored."""
+        """Erase the text of a payload that did not come back, and of other attempts if one was stored."""
         record = self._groups.get(group_id)
         if record and (own := self._texts.find_sent(record, payload)) and not own.is_kept:
             with self._database.transaction():
@@ -190,17 +190,17 @@ class MlsCodec:
         return self._texts.pending_resends()
 
     def drop_resend(self, key: int) -> None:
-        """Erase a text that was resent, or must not be."""
+        """Erase a text that was resent, or must not be resent."""
         with self._database.transaction():
             self._texts.drop_sent(key)
 
     def kept_numbers(self, group_id: UUID) -> list[int]:
-        """Return the numbers of messages whose texts are kept."""
+        """Return the numbers of messages whose texts are stored."""
         record = self._groups.get(group_id)
         return self._texts.kept_numbers(record) if record else []
 
     def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Erase the texts of messages that are gone."""
+        """Erase the texts of messages that no longer exist."""
         if record := self._groups.get(group_id):
             with self._database.transaction():
                 self._texts.drop_erased(record, numbers, are_taken_back=are_taken_back)
@@ -239,33 +239,33 @@ class MlsCodec:
                 self._news.append(EncryptionChanged(group.group_id))
 
     def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Decrypt messages, and apply commits. All changes are on the disk when it returns.
+        """Decrypt messages, and apply commits. All changes are written to the disk before it returns.
 
-        If that fails, the keys of the group are dropped, and the messages are skipped.
+        If decryption fails as a whole, the group's keys are dropped, and the messages are skipped.
         """
         if not messages:
             return []
         status = self.view(group_id).status
         try:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 epoch = record.group.epoch if record.group else -1
                 found = self._processor.process(record, messages)
-                changed = (record.group.epoch if record.group else -1) != epoch
+                is_changed = (record.group.epoch if record.group else -1) != epoch
         except EncryptionError:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.skip_messages(record, messages)
-            self._lost(group_id)
-            found, changed = [], True
-        if changed or self.view(group_id).status is not status:
+            self._report_lost_state(group_id)
+            found, is_changed = [], True
+        if is_changed or self.view(group_id).status is not status:
             self._news.append(EncryptionChanged(group_id))
         return found
 
     def record_stored(self, group_id: UUID, up_to: int) -> None:
-        """Erase texts that the history has. If it has more than was processed here, the keys are an old copy."""
+        """Erase texts that the history has. If it has unprocessed messages, the keys are an old copy."""
         self._agenda.group(group_id).record_fetch()
         record = self._groups.get(group_id)
         if record and record.stage is Stage.ACTIVE and 0 < record.up_to < up_to:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 if record.group:  # an unread message may be a commit: older group infos must not be used
                     self._groups.record_commit(record, up_to, record.group.epoch, b"")
                 self._processor.drop_outdated_state(record)
@@ -277,12 +277,12 @@ class MlsCodec:
     def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Record that all messages were read, including those sent with these keys.
 
-        Texts of earlier runs are erased: encrypted ones that have not arrived never will, and decrypted ones are in the
-        history.
+        Texts of earlier runs are erased: encrypted ones that have not arrived will never arrive, and decrypted ones
+        are in the history.
         """
         agenda, record = self._agenda.group(group_id), self._groups.get(group_id)
         if record and 0 < record.up_to < last and not agenda.is_caught_up:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.record_gap(record)
                 record.up_to = last
         agenda.record_caught_up()
@@ -312,34 +312,34 @@ class MlsCodec:
 
     @property
     def needs_key_packages(self) -> bool:
-        """Whether those on the server should be replaced."""
+        """Whether to replace the key packages on the server."""
         return self._own_keys.are_outdated
 
     def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
-        """Create key packages; their private keys are on the disk when it returns."""
+        """Create key packages. Their private keys are written to the disk before it returns."""
         return self._own_keys.make(regular, last_resort=last_resort)
 
     def create(self, group_id: UUID) -> NewGroup:
         """Create a group with the user as its only member."""
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             record.group = MlsGroup.create(self._own_keys.new_package(), self._now(), policy=POLICY)
             record.renewed_at, record.missed = self._now(), 0
             self._processor.enter(record)
             return NewGroup(record.group.group_info(), record.group.group_id.hex())
 
     def record_listed_key(self, listed: str) -> None:
-        """Record the fingerprint that the server lists for the account; "": none. It may be another device's."""
+        """Record the fingerprint that the server lists for the account, perhaps of another device; "": none."""
         if listed:
             self._listed_keys.add(listed)
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
-        """Create a commit that adds a user. Raises NotReadyError, and EncryptionError for another user's key."""
-        with self._changing(group_id, "this user cannot be added") as record:
+        """Create a commit that adds a user. Raises NotReadyError, and EncryptionError if the key is another user's."""
+        with self._change_group(group_id, "this user cannot be added") as record:
             package = decode_message(key_package)
             if not isinstance(package, KeyPackage) or package.leaf_node.credential.identity != user_id.bytes:
                 raise EncryptionError("the server sent a key that is not this user's: the user was not added")
-            made = self._require_group(record).commit(self._now(), add=[package])
-        return _change(made)
+            commit = self._require_group(record).commit(self._now(), add=[package])
+        return _change(commit)
 
     def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
         """Create a commit that removes a member; empty without keys, or if the user is not a member."""
@@ -351,21 +351,21 @@ class MlsCodec:
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
         """Create a commit with new own keys that removes leaves and includes proposals. Raises EncryptionError."""
-        with self._changing(group_id, "the group cannot be changed") as record:
-            made = self._require_group(record).commit(self._now(), remove=remove)
-        return _change(made)
+        with self._change_group(group_id, "the group cannot be changed") as record:
+            own_commit = self._require_group(record).commit(self._now(), remove=remove)
+        return _change(own_commit)
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
+    def join(self, group_id: UUID, group_info: bytes, *, forget_commits: bool = False) -> ExternalCommit:
         """Create an external commit, which removes an old own leaf. Raises EncryptionError.
 
-        ``anew``: forget the known commits, which led into another branch.
+        ``forget_commits``: first forget the known commits, which led into another branch.
         """
         info = read_group_info(group_info)
         if info is None:
             raise EncryptionError("this group has no encryption keys, or those of an incompatible client")
-        with self._changing(group_id, "the server's group info is unusable") as record:
+        with self._change_group(group_id, "the server's group info is unusable") as record:
             self._processor.drop_state(record)
-            if anew:
+            if forget_commits:
                 self._groups.forget_commits(record)
             own = self._own_keys.new_package()
             group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
@@ -377,36 +377,36 @@ class MlsCodec:
         return ExternalCommit(commit, group.group_id.hex(), _info_if_fits(group.group_info(), commit))
 
     def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
-        """Join by a Welcome, which takes effect when its commit arrives.
+        """Join with a Welcome, which takes effect when its commit arrives.
 
-        The signer is reported, as a warning if it is not the ``inviter`` named by the server.
+        The signer is reported. It is a warning if the server has named another ``inviter``.
         """
         digest = hashlib.sha256(welcome).digest()
         record = self._groups.get(group_id)
         if record and record.welcome == digest:
             return True  # already processed, and the server's answer was lost
         try:
-            group, used = MlsGroup.join(welcome, self._own_keys.stored_packages(), self._now(), policy=POLICY)
+            group, own_package = MlsGroup.join(welcome, self._own_keys.stored_packages(), self._now(), policy=POLICY)
         except WrongRecipientError:
             return record is not None and record.stage is Stage.ACTIVE
         except MlsError:
-            return True  # unusable: join by an external commit
+            return True  # unusable: the client joins with an external commit
         try:
-            with self._changing(group_id) as record:
+            with self._change_group(group_id) as record:
                 self._processor.drop_state(record)
-                self._own_keys.drop_used(used)
+                self._own_keys.drop_used(own_package)
                 record.group, record.welcome = group, digest
                 record.await_commit(AwaitedCommit(group.epoch - 1, group.confirmation_tag), b"")
                 self._agenda.group(group_id).join_sent_at = self._agenda.clock()
-                record.renewed_at = 0 if used.key_package.is_last_resort else self._now()
+                record.renewed_at = 0 if own_package.key_package.is_last_resort else self._now()
                 self._processor.resolve_awaited(record)
         except EncryptionError:
             return True
         if group.welcomed_by:
-            by = user_of(group.welcomed_by)
-            is_named = inviter in (None, by)
-            kind, sentence = ("welcomed", WELCOMED) if is_named else ("refused", WELCOMED_BY_ANOTHER)
-            self._news.append(EncryptionNotice(group_id, kind, sentence, by))
+            signer = user_of(group.welcomed_by)
+            is_expected = inviter in (None, signer)
+            kind, sentence = ("welcomed", WELCOMED) if is_expected else ("refused", WELCOMED_BY_ANOTHER)
+            self._news.append(EncryptionNotice(group_id, kind, sentence, signer))
         self._agenda.schedule(group_id, COMMIT_ARRIVAL_SECONDS)
         return True
 
@@ -428,7 +428,7 @@ class MlsCodec:
             for group_id in self._groups.ids():
                 record = self._groups.get_or_make(group_id)
                 self._processor.drop_state(record)
-                record.had_keys = False  # the new keys have no leaf yet
+                record.had_keys = False  # there is no leaf with the new keys yet
                 self._groups.save(record)
         for group_id in self._groups.ids():
             self._news.append(EncryptionChanged(group_id))
@@ -450,11 +450,11 @@ class MlsCodec:
         return await self._maintenance.run_maintenance(client, groups)
 
     def record(self, group_id: UUID) -> GroupRecord | None:
-        """Return the record of a group, read-only; ``_changing`` changes it."""
+        """Return the record of a group, read-only; ``_change_group`` changes it."""
         return self._groups.get(group_id)
 
     def is_outdated(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Return whether newer commits than a group info exist, or its commit came second."""
+        """Return whether commits after a group info exist, or its commit came second."""
         is_old = self._groups.first_commit(record, info.epoch) is not None
         return is_old or self._groups.commit_into(record, info.epoch) not in (None, info.tag)
 
@@ -473,12 +473,12 @@ class MlsCodec:
 
     def drop_state(self, group_id: UUID) -> None:
         """Drop the state of a group, to join it again."""
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             self._processor.drop_state(record)
         self._news.append(EncryptionChanged(group_id))
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
-        """Return whether another device has replaced this one, by the user's leaf in a group info; record it."""
+        """Return whether the user's leaf in a group info shows that another device has replaced this one; record it."""
         record = self._groups.get(group_id)
         if record is None or not record.had_keys:
             return False
@@ -486,31 +486,31 @@ class MlsCodec:
         if key is None or self._own_keys.is_own(key):
             return False  # the group info may be older than the current keys
         if self._listed_keys and fingerprint(key) not in self._listed_keys:
-            return False  # no device of the account has used that key: a member has invented it
-        try:  # otherwise an invalid group info could keep this device out
+            return False  # no device of the account has used that key: a member has forged the leaf
+        try:  # otherwise an invalid group info could exclude this device
             MlsGroup.join_external(group_info, self._own_keys.new_package(), self._now(), resync=True, policy=POLICY)
         except MlsError:
             return False
-        with self._changing(group_id) as record:
+        with self._change_group(group_id) as record:
             self._processor.mark_replaced(record)
         self._news.append(EncryptionChanged(group_id))
         return True
 
-    def _lost(self, group_id: UUID) -> None:
+    def _report_lost_state(self, group_id: UUID) -> None:
         """Report an unusable state, and schedule joining again."""
         self._news += [EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)]
         self._agenda.schedule(group_id)
 
     @contextmanager
-    def _changing(
-        self, group_id: UUID, what_failed: str = "the keys of this group cannot be used"
+    def _change_group(
+        self, group_id: UUID, failure: str = "the keys of this group cannot be used"
     ) -> Iterator[GroupRecord]:
-        """Change a group's record in a transaction, which is on the disk at the end.
+        """Change a group's record in a transaction, which is written to the disk at the end.
 
         Errors caused by the group's data are raised as EncryptionError, so that only this group is affected. Errors of
         the disk affect all groups, and are raised unchanged.
         """
-        news = len(self._news)
+        news_count = len(self._news)
         try:
             with self._database.transaction():
                 record = self._groups.get_or_make(group_id)
@@ -519,10 +519,10 @@ class MlsCodec:
         except BaseException as error:
             self._groups.reload(group_id)
             self._known_keys.reload()
-            del self._news[news:]
+            del self._news[news_count:]
             if not isinstance(error, Exception) or isinstance(error, (ClientError, OSError, *DISK_ERRORS)):
                 raise
-            raise EncryptionError(f"{what_failed}: {error}") from error
+            raise EncryptionError(f"{failure}: {error}") from error
 
     def _require_group(self, record: GroupRecord) -> MlsGroup:
         if record.stage is Stage.REPLACED:
@@ -533,9 +533,9 @@ class MlsCodec:
         return record.group
 
 
-def _change(made: OwnCommit) -> MembershipChange:
-    welcome = made.welcome or b""
-    return MembershipChange(made.message, _info_if_fits(made.group_info, made.message, welcome), welcome)
+def _change(commit: OwnCommit) -> MembershipChange:
+    welcome = commit.welcome or b""
+    return MembershipChange(commit.message, _info_if_fits(commit.group_info, commit.message, welcome), welcome)
 
 
 def _info_if_fits(group_info: bytes, *others: bytes) -> bytes:

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 ROUNDS = 5_200
-"""Iterations of the hash, to make a search for keys with the same code expensive."""
+"""Iterations of the hash, which make it expensive to search for keys with the same code."""
 
 _DIGITS, _GROUP = 30, 5
 _WORDS = 12
@@ -34,7 +34,7 @@ WORDS = _WORD_LIST.split()
 
 @dataclass(frozen=True)
 class ComparisonCode:
-    """A code in two equivalent forms. ``digits``: 6 groups of 5. ``words``: 12."""
+    """A code in two equivalent forms. ``digits``: 6 groups of 5 digits. ``words``: 12 words."""
 
     digits: tuple[str, ...]
     words: tuple[str, ...]
@@ -58,7 +58,7 @@ def comparison_code(one: str, other: str) -> ComparisonCode:
 
 
 def _read(fingerprint: str) -> bytes:
-    found = bytes.fromhex(fingerprint)
-    if len(found) != hashlib.sha256().digest_size:
+    digest = bytes.fromhex(fingerprint)
+    if len(digest) != hashlib.sha256().digest_size:
         raise ValueError("a fingerprint has 64 hexadecimal digits")
-    return found
+    return digest

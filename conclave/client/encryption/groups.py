@@ -1,4 +1,4 @@
-"""The stored data of each group: the stage of joining, the MLS state, commits, and who joined when."""
+"""The stored data of each group: the stage of joining, the MLS state, commits, and the joins of users."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -12,21 +12,21 @@ from conclave.client.mls import LimitError, MlsError, MlsGroup, Policy
 from conclave.client.mls.codec import MAX_STATE
 
 MAX_COMMITS = 256
-"""Maximum number of remembered commits of a group."""
+"""Maximum number of stored commits of a group."""
 
 MAX_JOIN_COMMITS = 32
-"""Maximum number of remembered own external commits of a group."""
+"""Maximum number of stored own external commits of a group."""
 
 MAX_JOINERS = 4_096
-"""Maximum number of remembered users who joined a group."""
+"""Maximum number of stored users who joined a group."""
 
 
 class Stage(StrEnum):
     """How far the user has joined a group.
 
-    ``WITHOUT_KEYS``: no keys. ``AWAITING``: has the state after a commit that has not arrived yet, an own external one
-    or that of an invite. ``ACTIVE``: has the state of the group. ``REPLACED``: no keys, since another device of the
-    account has replaced this one; it rejoins only after a reset by the user.
+    ``WITHOUT_KEYS``: the client has no keys. ``AWAITING``: it has the state after a commit that has not arrived yet:
+    its own external commit or that of an invite. ``ACTIVE``: it has the state of the group. ``REPLACED``: it has no
+    keys, since another device of the account has replaced this one; it rejoins only after a reset by the user.
     """
 
     WITHOUT_KEYS = "out"
@@ -48,12 +48,12 @@ class GroupRecord:
 
     ``up_to``: messages up to this number were processed. ``first_epoch``: the first epoch with keys of the user.
     ``entered_epoch``: the epoch in which the last new member joined. ``missed``: messages that arrived without keys.
-    ``had_keys``: the user had keys before. ``renewed_at``: when the own leaf was created (Unix seconds). ``welcome``:
-    hash of the last accepted Welcome. ``base_tag``: confirmation tag of the epoch before the own external commit; b"":
+    ``had_keys``: the user had keys before. ``renewed_at``: creation of the own leaf (Unix seconds). ``welcome``: hash
+    of the last accepted Welcome. ``base_tag``: confirmation tag of the epoch before the own external commit; b"":
     there is none. ``joined_number``: the number of the commit by which the user joined; 0: the user created the group.
-    ``in_since``: when it arrived (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy that does
-    not know messages sent since. Nothing is sent in its epoch: keys and nonces would be used twice. ``confirmed_by``:
-    a senior member who has sent a message with the same keys; b"": none yet.
+    ``in_since``: arrival of that commit (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy,
+    without messages sent since. Nothing is sent in its epoch: keys and nonces would be used twice. ``confirmed_by``: a
+    senior member who has sent a message with the same keys; b"": none yet.
     """
 
     group_id: UUID
@@ -102,9 +102,9 @@ class GroupRecords:
     After an error call ``reload``, which discards unsaved changes.
     """
 
-    def __init__(self, database: KeyDatabase, policy: Policy, lost: Callable[[UUID], None]) -> None:
-        """``lost``: called with a group whose state cannot be loaded."""
-        self._database, self._policy, self._lost = database, policy, lost
+    def __init__(self, database: KeyDatabase, policy: Policy, on_lost: Callable[[UUID], None]) -> None:
+        """``on_lost``: called with a group whose state cannot be loaded."""
+        self._database, self._policy, self._on_lost = database, policy, on_lost
         self._cache: dict[UUID, GroupRecord] = {}
 
     def ids(self) -> list[UUID]:
@@ -142,10 +142,10 @@ class GroupRecords:
         state = record.group.to_bytes() if record.group else b""
         if len(state) > MAX_STATE:
             raise LimitError(f"the state of a group has more than {MAX_STATE} bytes")
-        place = BodyLocation(*row)
-        if state != (self._database.get(place) if place != NOWHERE else b""):
-            self._database.erase(place)
-            place = self._database.put(state)
+        location = BodyLocation(*row)
+        if state != (self._database.get(location) if location != NOWHERE else b""):
+            self._database.erase(location)
+            location = self._database.put(state)
         columns = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
         self._connection.execute(
             f"UPDATE groups SET {columns} WHERE group_key = ?",
@@ -160,7 +160,7 @@ class GroupRecords:
                     record.had_keys,
                 ),
                 *(record.renewed_at, record.welcome, record.base_tag, record.joined_number, record.confirmed_by),
-                *(record.in_since, record.is_doubtful, *place, record.group_key),
+                *(record.in_since, record.is_doubtful, *location, record.group_key),
             ),
         )
 
@@ -175,7 +175,7 @@ class GroupRecords:
                 self._database.erase_rows(table, "group_key = ?", record.group_key)
         self.reload(group_id)
 
-    # Commits: applied ones, and those that arrive while there is no state
+    # Commits: applied ones, and those that arrived without a state
 
     def record_commit(self, record: GroupRecord, number: int, epoch: int, tag: bytes) -> None:
         """Record a commit. Within a transaction."""
@@ -189,7 +189,7 @@ class GroupRecords:
         )
 
     def first_commit(self, record: GroupRecord, epoch: int) -> tuple[int, bytes] | None:
-        """Return number and tag of the first remembered commit of an epoch or a later one."""
+        """Return number and tag of the first stored commit of an epoch or a later one."""
         row = self._connection.execute(
             "SELECT sequence_num, tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
             (record.group_key, epoch),
@@ -199,7 +199,7 @@ class GroupRecords:
     def commit_into(self, record: GroupRecord, epoch: int) -> bytes | None:
         """Return the tag of the first commit that leads into an epoch; None if unknown.
 
-        It is unknown for the first remembered epoch: another commit may have arrived before the user joined.
+        It is unknown for the first stored epoch: another commit may have arrived before the user joined.
         """
         row = self._connection.execute(
             "SELECT tag FROM commits WHERE group_key = ?1 AND epoch = ?2 AND EXISTS"
@@ -209,11 +209,11 @@ class GroupRecords:
         return bytes(row[0]) if row and row[0] else None
 
     def forget_commits(self, record: GroupRecord) -> None:
-        """Delete the remembered commits. Within a transaction."""
+        """Delete the stored commits. Within a transaction."""
         self._connection.execute("DELETE FROM commits WHERE group_key = ?", (record.group_key,))
 
     def has_been_at(self, record: GroupRecord, tag: bytes) -> bool:
-        """Return whether the state was in the epoch with this confirmation tag, by the remembered commits."""
+        """Return whether the state was in the epoch with this confirmation tag, according to the stored commits."""
         row = self._connection.execute(
             "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
@@ -229,27 +229,28 @@ class GroupRecords:
         )
 
     def is_own_join_commit(self, record: GroupRecord, tag: bytes) -> bool:
-        """Return whether a tag is that of an own external commit."""
+        """Return whether a tag belongs to an own external commit."""
         row = self._connection.execute(
             "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
         return row is not None
 
-    # Who joined, and when
+    # Joins of users
 
     def record_joiner(self, record: GroupRecord, user_id: UUID, number: int, *, is_claimed: bool = False) -> bool:
         """Record that a user has joined by the message with that number. Within a transaction.
 
-        Return whether the user is new: was not a member before, or was removed. ``is_claimed``: the message was not
-        accepted, so its sender may not be a member: it counts as new until seen as one, and is deleted first.
+        Return whether the user is new: not a member before, or removed since. ``is_claimed``: the message was not
+        accepted, so its sender may not be a member. The user counts as new until seen as a member, and the row is among
+        the first to be deleted.
         """
-        of = record.group_key, user_id.bytes
+        key = record.group_key, user_id.bytes
         is_new = not self._connection.execute(
-            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)", of
+            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)", key
         ).fetchone()
         self._connection.execute(
             "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num, is_claimed) VALUES (?, ?, ?, ?)",
-            (*of, number, is_claimed and is_new),
+            (*key, number, is_claimed and is_new),
         )
         self._connection.execute(
             "DELETE FROM comers WHERE group_key = ?1 AND user_id IN (SELECT user_id FROM comers WHERE group_key = ?1"
@@ -259,23 +260,23 @@ class GroupRecords:
         return is_new
 
     def record_present(self, record: GroupRecord, user_ids: Iterable[UUID], number: int) -> int:
-        """Record the members at the moment when the user joins by the message with that number. Within a transaction.
+        """Record the members when the user joins by the message with that number. Within a transaction.
 
-        Return the number from which on all of them were members, as far as is known. Members whose join was not seen
-        may have joined just now. Claims of users who are not members are ignored.
+        Return the number since which all of them are known to be members. Members without a recorded join may have
+        joined just before. Claims of users who are not members are ignored.
         """
         since = 0
         for each in user_ids:
-            of = record.group_key, each.bytes
+            key = record.group_key, each.bytes
             row = self._connection.execute(
-                "SELECT sequence_num, was_removed, is_claimed FROM comers WHERE group_key = ? AND user_id = ?", of
+                "SELECT sequence_num, was_removed, is_claimed FROM comers WHERE group_key = ? AND user_id = ?", key
             ).fetchone()
             joined_at, was_removed, is_claimed = row or (0, True, False)
             if was_removed or is_claimed:
                 since = max(since, joined_at if is_claimed else number)
                 self._connection.execute(
                     "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)",
-                    (*of, joined_at),
+                    (*key, joined_at),
                 )
         return since
 
@@ -308,5 +309,5 @@ class GroupRecords:
             record.group = MlsGroup.from_bytes(state, self._policy) if state else None
         except MlsError:
             record.drop_state()
-            self._lost(group_id)
+            self._on_lost(group_id)
         return record

@@ -1,4 +1,4 @@
-"""Reads the plaintext headers of messages and group infos. Pure; nothing is authenticated."""
+"""Reads the plaintext headers of messages and group infos, without authentication. Pure."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from conclave.client.mls.welcome import GroupInfo
 class MessageHeader(NamedTuple):
     """The header of a message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
-    ``is_external``: an external commit, by which the sender joins. ``may_change_members``: it may add or remove others.
+    ``is_external``: it is an external commit, by which the sender joins. ``may_change_members``: it may add or remove
+    others.
     """
 
     mls_group_id: bytes
@@ -34,8 +35,8 @@ def read_header(payload: bytes) -> MessageHeader | None:
         if not isinstance(content.content, Commit):
             return MessageHeader(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
-        what = body.auth.confirmation_tag or b"", is_external, bool(content.content.proposals) and not is_external
-        return MessageHeader(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
+        details = body.auth.confirmation_tag or b"", is_external, bool(content.content.proposals) and not is_external
+        return MessageHeader(content.group_id, content.epoch, True, False, *details)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION
         is_commit = body.content_type == ContentType.COMMIT
@@ -76,7 +77,7 @@ def read_group_info(info: bytes) -> GroupInfoHeader | None:
 
 
 class GroupInfoSigner(NamedTuple):
-    """The signer of a group info, by its tree."""
+    """The signer of a group info, as found in its tree."""
 
     identity: bytes
     signature_key: bytes

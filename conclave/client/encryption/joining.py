@@ -1,4 +1,4 @@
-"""Joins groups by external commits, by the server's group info, or creates the MLS group if it is missing."""
+"""Joins groups by external commits, with the server's group info, or creates the MLS group if it is missing."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 COMMIT_ARRIVAL_SECONDS = 5.0
-"""A sent commit has arrived after this time, or was not stored."""
+"""Time after which a sent commit has arrived, unless the server did not store it."""
 
 MAX_STALE_INFO_ATTEMPTS = 3
-"""How often a joiner waits for a newer group info; then the commit that contradicts it may be invalid."""
+"""How often a joiner waits for a newer group info before it assumes that the commit after it is invalid."""
 
 CONFLICT_RETRY_SECONDS = 0.2
-"""If several clients join at once, one wins. The others retry after one to two times this delay."""
+"""Minimum delay before a client retries after another client joined first; the maximum is twice this delay."""
 
 SERVER_ERROR_STATUS = 500
-"""A request with a lower status was not executed."""
+"""The lowest error status after which a request may have been executed."""
 
 
 class GroupOperations(Protocol):
@@ -41,8 +41,8 @@ class GroupOperations(Protocol):
         """Create a group."""
         ...
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
-        """Create an external commit. ``anew``: forget the group's known commits."""
+    def join(self, group_id: UUID, group_info: bytes, *, forget_commits: bool = False) -> ExternalCommit:
+        """Create an external commit. ``forget_commits``: first forget the group's known commits."""
         ...
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
@@ -62,7 +62,7 @@ class GroupOperations(Protocol):
         ...
 
     def is_outdated(self, record: GroupRecord, info: GroupInfoHeader) -> bool:
-        """Return whether a group info is outdated, or of a commit that came second."""
+        """Return whether a group info is outdated, or its commit came second."""
         ...
 
     def forget_commits(self, record: GroupRecord) -> None:
@@ -112,13 +112,13 @@ class GroupJoiner:
         return True
 
     async def send_external_commit(
-        self, client: "Client", group_id: UUID, joining: ExternalCommit, agenda: GroupAgenda
+        self, client: "Client", group_id: UUID, external_commit: ExternalCommit, agenda: GroupAgenda
     ) -> None:
-        """Send an external commit, which takes effect when it comes back."""
+        """Send an external commit, which takes effect when the server delivers it."""
         agenda.attempts += 1
         self._agenda.schedule(group_id, max(COMMIT_ARRIVAL_SECONDS, agenda.next_join_delay()))
         try:
-            await client.external_join(group_id, *joining)
+            await client.external_join(group_id, *external_commit)
         except RefusedError as error:
             if error.status < SERVER_ERROR_STATUS:
                 self._operations.drop_state(group_id)
@@ -128,17 +128,19 @@ class GroupJoiner:
             self._agenda.schedule(group_id, CONFLICT_RETRY_SECONDS * (1 + self._chance()))
 
     async def _create(self, client: "Client", group_id: UUID) -> None:
-        """Create the MLS group of a group without keys: its creator's client ended, or does not encrypt."""
+        """Create the MLS group of a group without keys: its creator's client has stopped, or does not encrypt."""
         created = self._operations.create(group_id)
-        await client.commit(group_id, mls_group_id=created.mls_group_id)  # if two clients do so, the first wins
+        await client.commit(group_id, mls_group_id=created.mls_group_id)  # if two clients do this, the first wins
         self._agenda.schedule(group_id, 0)
 
-    async def announce_group_id(self, client: "Client", group: GroupDetails, ours: MlsGroup) -> None:
+    async def announce_group_id(self, client: "Client", group: GroupDetails, mls_group: MlsGroup) -> None:
         """Upload the MLS id that the server lacks, or drop the state if another client's came first."""
         if group.mls_group_id:
             self._operations.drop_state(group.group_id)
         else:
-            await client.commit(group.group_id, group_info=ours.group_info(), mls_group_id=ours.group_id.hex())
+            await client.commit(
+                group.group_id, group_info=mls_group.group_info(), mls_group_id=mls_group.group_id.hex()
+            )
         self._agenda.schedule(group.group_id, 0)
 
 

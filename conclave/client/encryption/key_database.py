@@ -1,7 +1,7 @@
-"""The file with an account's keys. Changes are on the disk before anything that depends on them is sent.
+"""The file with an account's keys. Changes are written to the disk before messages that depend on them are sent.
 
-Keys, states and texts are stored in segments, as in the history: replaced data is overwritten in place. One process
-locks the file: a second one would use message keys twice.
+Keys, states and texts are stored in segments, as in the history: replaced data is overwritten in place. The process
+locks the file, since a second one would use message keys twice.
 """
 
 import sqlite3
@@ -54,11 +54,11 @@ CREATE TABLE comers (                           -- users who joined, with the me
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     user_id BLOB NOT NULL,
     sequence_num INTEGER NOT NULL,              -- 0: a member before this device
-    was_removed INTEGER NOT NULL DEFAULT 0,     -- since then
+    was_removed INTEGER NOT NULL DEFAULT 0,     -- removed since
     is_claimed INTEGER NOT NULL DEFAULT 0,      -- by a message that was not accepted
     PRIMARY KEY (group_key, user_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE commits (                          -- commits that were applied, or that came while there was no state
+CREATE TABLE commits (                          -- commits that were applied, or arrived without a state
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
@@ -87,7 +87,7 @@ CREATE TABLE own_texts (                        -- sent texts, until they come b
     again INTEGER,                              -- to be resent, with this timer: not all could decrypt it
     kept INTEGER,                               -- kept with this timer: others may lack its keys
     is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the original was taken back: take this back too
-    send_id BLOB NOT NULL DEFAULT x'',          -- the same for all tries of a text, of which one is stored
+    send_id BLOB NOT NULL DEFAULT x'',          -- the same for all attempts to send a text
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
@@ -173,16 +173,16 @@ NOWHERE = BodyLocation(*bodies.NOWHERE)
 
 
 class KeyDatabase:
-    """The key file. All changes are made within ``transaction``, which is on the disk when it ends."""
+    """The key file. All changes are made within ``transaction``, which writes them to the disk."""
 
     def __init__(self, path: Path | None, user_id: UUID) -> None:
-        """Open or create the key file of ``user_id``; None: in memory. Raises KeyStoreError."""
+        """Open or create the key file of ``user_id``. ``path``: None: in memory. Raises KeyStoreError."""
         try:
             self.connection = open_private(path, BUSY_SECONDS)
         except (OSError, sqlite3.Error) as error:
             raise _unusable(path, error) from error
         try:
-            self._make(path, user_id)
+            self._prepare(path, user_id)
             enable_auto_vacuum(self.connection)
         except sqlite3.Error as error:
             self.connection.close()
@@ -191,7 +191,7 @@ class KeyDatabase:
             self.connection.close()
             raise
 
-    def _make(self, path: Path | None, user_id: UUID) -> None:
+    def _prepare(self, path: Path | None, user_id: UUID) -> None:
         self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         with self.transaction():
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
@@ -224,13 +224,13 @@ class KeyDatabase:
         """Store data; return its location."""
         return BodyLocation(*bodies.put(self.connection, data))
 
-    def get(self, place: tuple[int, int]) -> bytes:
+    def get(self, location: tuple[int, int]) -> bytes:
         """Return the data at a location."""
-        return bodies.get(self.connection, *place)
+        return bodies.get(self.connection, *location)
 
-    def erase(self, *places: tuple[int, int]) -> None:
+    def erase(self, *locations: tuple[int, int]) -> None:
         """Overwrite the data at locations."""
-        bodies.erase(self.connection, places)
+        bodies.erase(self.connection, locations)
 
     def erase_rows(self, table: str, condition: str, *values: object) -> None:
         """Delete rows, with their data in segments."""
@@ -240,7 +240,7 @@ class KeyDatabase:
         self.erase(*rows)
 
     def _compact(self) -> None:
-        """Copy the rest of a sparse segment to the newest one, and drop it."""
+        """Copy the remaining data of a sparse segment to the newest one, and drop it."""
         if (segment := bodies.sparse(self.connection)) is None:
             return
         for table, key in _BODY_TABLES.items():
@@ -250,8 +250,8 @@ class KeyDatabase:
             ).fetchall()
             matches = " AND ".join(f"{column} = ?" for column in columns)
             for body_id, *values in rows:
-                place = self.put(self.get((segment, body_id)))
+                location = self.put(self.get((segment, body_id)))
                 self.connection.execute(
-                    f"UPDATE {table} SET segment = ?, body_id = ? WHERE {matches}", (*place, *values)
+                    f"UPDATE {table} SET segment = ?, body_id = ? WHERE {matches}", (*location, *values)
                 )
         bodies.drop(self.connection, segment)

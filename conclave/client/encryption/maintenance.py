@@ -1,7 +1,7 @@
 """The automatic work in groups: joining, removing strangers, committing proposals, renewing keys.
 
-It is stateless: each check compares the group's state with the desired one. So it recovers from lost answers and
-crashes at any point.
+The work is stateless: each check compares the group's state with the desired one. So it recovers from lost answers,
+and from crashes at any point.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from conclave.client.api import Client
 
 RENEWAL_SECONDS = 6 * 86_400
-"""Age at which the own leaf is renewed. Each own commit renews it too."""
+"""Age at which the own leaf is renewed. Each own commit also renews it."""
 
 TURN_SECONDS = 2.0
-"""Delay between members who could make the same commit: the first at once, the next after this time."""
+"""Delay between members who could make the same commit. The first member does not wait."""
 
 MAX_TURN_WAIT = 20.0
 
@@ -49,8 +49,8 @@ class GroupMaintenance:
     async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Check the groups that are due; return those to fetch afterwards. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
-        for gone in due - {each.group_id for each in groups}:
-            self._skip(gone)
+        for group_id in due - {each.group_id for each in groups}:
+            self._skip(group_id)
         for group in groups:
             if group.group_id not in due:
                 continue
@@ -58,13 +58,13 @@ class GroupMaintenance:
             agenda.at = None
             self._agenda.schedule(group.group_id, CHECK_INTERVAL_SECONDS)
             try:
-                fetched = await self._check_group(client, group, agenda)
+                must_fetch = await self._check_group(client, group, agenda)
             except SessionOverError:
                 raise
             except ClientError:
                 self._agenda.schedule(group.group_id, agenda.next_join_delay())
-                fetched = True  # the answer may be lost, and the commit stored
-            if fetched:
+                must_fetch = True  # the answer may be lost, and the commit stored
+            if must_fetch:
                 to_fetch.add(group.group_id)
         return to_fetch
 
@@ -83,8 +83,8 @@ class GroupMaintenance:
         if record and record.stage is Stage.REPLACED:
             return False
         if record and record.stage is Stage.AWAITING:
-            if (rest := agenda.join_sent_at + COMMIT_ARRIVAL_SECONDS - self._agenda.clock()) > 0:
-                self._agenda.schedule(group.group_id, rest)
+            if (remaining := agenda.join_sent_at + COMMIT_ARRIVAL_SECONDS - self._agenda.clock()) > 0:
+                self._agenda.schedule(group.group_id, remaining)
                 return True
             # The group was fetched since, and the awaited commit has not arrived.
             self._operations.drop_state(group.group_id)
@@ -101,20 +101,20 @@ class GroupMaintenance:
         return await self._commit_if_needed(client, group, agenda)
 
     async def _commit_if_needed(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
-        """Commit removals of strangers, cached proposals, and new own keys. Return whether a commit was sent."""
+        """Commit removals of strangers, proposals and new own keys, if needed. Return whether a commit was sent."""
         group_id = group.group_id
         record = self._operations.record(group_id)
         if record is None or record.stage is not Stage.ACTIVE or record.group is None:
             return False
-        ours = record.group
+        mls_group = record.group
         listed = agenda.listed or frozenset()
-        strangers = [each for each in ours.members().values() if user_of(each) not in listed]
+        strangers = [each for each in mls_group.members().values() if user_of(each) not in listed]
         self._report_strangers(group_id, agenda, [user_of(each) for each in strangers])
         removable = [each.leaf_index for each in strangers] if is_admin(group, self._user_id) else []
-        is_needed = bool(removable) or ours.has_proposals
+        is_needed = bool(removable) or mls_group.has_proposals
         if not is_needed:
             agenda.commit_needed_since = None
-        elif not self._is_own_turn(group, ours, agenda):
+        elif not self._is_own_turn(group, mls_group, agenda):
             return False
         is_old = record.is_doubtful or self._now() - record.renewed_at >= RENEWAL_SECONDS
         if not is_needed and not is_old:
@@ -124,11 +124,11 @@ class GroupMaintenance:
         await client.commit(group_id, commit_message=change.commit, group_info=change.group_info)
         return True
 
-    def _is_own_turn(self, group: GroupDetails, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    def _is_own_turn(self, group: GroupDetails, mls_group: MlsGroup, agenda: GroupAgenda) -> bool:
         """Return whether it is this client's turn to make a commit that several members could make."""
         now = self._agenda.clock()
         agenda.commit_needed_since = now if agenda.commit_needed_since is None else agenda.commit_needed_since
-        in_tree = {user_of(each) for each in ours.members().values()}
+        in_tree = {user_of(each) for each in mls_group.members().values()}
         order = sorted((each.role != "admin", each.user_id) for each in group.members if each.user_id in in_tree)
         rank = [user_id for _, user_id in order].index(self._user_id)
         wait = agenda.commit_needed_since + min(rank * TURN_SECONDS, MAX_TURN_WAIT) - now

@@ -1,6 +1,6 @@
 """Processes messages in the server's order: application messages, proposals and commits.
 
-Of two commits for one epoch the first counts. A rejected message leaves the state unchanged.
+If two commits are for the same epoch, the first is applied. A rejected message leaves the state unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ MAX_DIGITS = 18
 """Maximum digits of a message's number."""
 
 INFO_UPLOAD_SECONDS = 2.0
-"""Time that a client needs to upload its group info after joining."""
+"""Maximum time that a client needs to upload its group info after joining."""
 
 REPLACED = (
     "Another device of your account has replaced this one in this group: new messages cannot be read here. /reset"
@@ -60,7 +60,7 @@ class UnauthorizedChangeError(InvalidError):
 
 
 class MessageProcessor:
-    """Processes the messages of groups. ``news``: the list to which it adds news."""
+    """Processes the messages of groups. ``news``: the list to which news are appended."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class MessageProcessor:
         self._groups, self._known_keys, self._texts, self._agenda = groups, known_keys, texts, agenda
 
     def process(self, record: GroupRecord, messages: Sequence[FetchedMessage]) -> list[Readable]:
-        """Process a page; return the messages for people. Within a transaction; the caller saves the record."""
-        known = self._texts.decrypted(record)
-        found = []
+        """Process a page; return the messages for the user. Within a transaction; the caller saves the record."""
+        decrypted = self._texts.decrypted(record)
+        readable_messages = []
         for message in messages:
             number = message.sequence_num
-            if number in known:
-                found.append(Readable(message, known[number]))
+            if number in decrypted:
+                readable_messages.append(Readable(message, decrypted[number]))
                 continue
             if record.up_to and number > record.up_to + 1:
                 self.record_gap(record, is_own=self._texts.find_sent(record, message.mls_message) is not None)
@@ -91,15 +91,15 @@ class MessageProcessor:
                 readable = self._process_message(record, message)
             if readable:
                 self._texts.keep_decrypted(record, number, readable.text)
-                found.append(readable)
+                readable_messages.append(readable)
             record.up_to = max(record.up_to, number)
-        return found
+        return readable_messages
 
     def record_gap(self, record: GroupRecord, *, is_own: bool = False) -> None:
-        """Record that messages are gone that were not read here. Within a transaction.
+        """Record that messages were erased before they were read here. Within a transaction.
 
-        They may include a commit. At the start, or if the first own text (``is_own``) comes back after them, they may
-        also have been sent from here, and the local keys may be an old copy.
+        They may include a commit. At the start, or if the first own text (``is_own``) comes back after them, this
+        client may have sent them, and the local keys may be an old copy.
         """
         agenda = self._agenda.group(record.group_id)
         agenda.record_gap(record.group.epoch if record.group else -1)
@@ -114,21 +114,21 @@ class MessageProcessor:
         """Return whether a message is an own text, and the text, unless it is a resent copy."""
         if message.sender_id != self._user_id or not (own := self._texts.find_sent(record, message.mls_message)):
             return False, None
-        if not own.is_kept:  # False if it was processed before, for a history in memory
+        if not own.is_kept:  # otherwise it was processed before, with a history in memory
             self._settle_own(record, own, message)
         return True, Readable(message, own.text) if own.original in (0, message.sequence_num) else None
 
     def _settle_own(self, record: GroupRecord, own: SentText, message: FetchedMessage) -> None:
         """Erase an own text that came back, or keep it if others may be unable to decrypt it."""
-        what = own, message.sequence_num, message.self_destruct_seconds
+        values = own, message.sequence_num, message.self_destruct_seconds
         self._agenda.group(record.group_id).has_sent = True
         self._texts.drop_other_attempts(record, own)
         if not own.text:
             self._texts.drop_sent(own.text_key)
         elif self._is_too_late(record, own) or record.is_doubtful:
-            self._texts.keep_for_resend(*what)
+            self._texts.keep_for_resend(*values)
         elif not self.is_confirmed(record) or self._now() - record.in_since < UNCONFIRMED_SECONDS:
-            self._texts.keep_until_confirmed(*what)
+            self._texts.keep_until_confirmed(*values)
         else:
             self._texts.drop_sent(own.text_key)
         if own.original:
@@ -142,7 +142,7 @@ class MessageProcessor:
         return not record.is_unconfirmed and self._agenda.group(record.group_id).is_settled
 
     def _is_too_late(self, record: GroupRecord, own: SentText) -> bool:
-        """Return whether a text came after its keys expired, for all members or for those who joined since."""
+        """Return whether a text arrived after its keys expired for all members, or for those who joined since."""
         if own.epoch == NO_EPOCH:
             return True
         if record.group is None or record.stage is not Stage.ACTIVE:
@@ -160,7 +160,7 @@ class MessageProcessor:
             self._check_rights(record, before, received)
             text = received.data.decode() if isinstance(received, ApplicationMessage) else None
         except UnicodeDecodeError:
-            return Readable(message, None)  # a member's, but not UTF-8: its key is used up
+            return Readable(message, None)  # a member's message, but not UTF-8: its key is used up
         except OutdatedStateError:
             self.drop_outdated_state(record)
             self._process_without_keys(record, message)  # it may be a commit: older group infos must not be used
@@ -173,7 +173,7 @@ class MessageProcessor:
             self._confirm_by(record, user_of(received.sender))
             original = _read_original(received.authenticated_data, message.sequence_num)
             if self._texts.was_read(record, original, message.sender_id):
-                # Recorded since an admin may take back both.
+                # Recorded, since an admin may take back both.
                 self._texts.record_repeat(record, original, message.sequence_num, is_own=False)
                 return None
             self._texts.record_read(record, original or message.sequence_num, message.sender_id)
@@ -182,7 +182,7 @@ class MessageProcessor:
         return None
 
     def _check_sender(self, before: MlsGroup, received: Received, sender_id: UUID) -> None:
-        """Check that a message is from the sender named by the server (RFC 9420 section 5.3.1)."""
+        """Check that a message is from the sender that the server reports (RFC 9420 section 5.3.1)."""
         if isinstance(received, ApplicationMessage):
             sender = received.sender
         elif isinstance(received, CommitApplied):
@@ -197,16 +197,17 @@ class MessageProcessor:
             raise InvalidError("it is signed by another member than the server names")
 
     def _check_rights(self, record: GroupRecord, before: MlsGroup, received: Received) -> None:
-        """Check that the sender may change the members, by the server's current list.
+        """Check that the sender may change the members, according to the server's current list.
 
-        Admins may. Every member may remove users who are not on the list, its own leaf, and add users who are on it:
-        the list may be newer than the change. A proposal is checked when it arrives, by its own sender.
+        Admins may make any change. Every member may remove its own leaf and users who are not on the list, and add
+        users who are on it: the list may be newer than the change. A proposal is checked when it arrives, against its
+        own sender.
         """
-        added, removed, by = _membership_changes(before, received)
+        added, removed, author = _membership_changes(before, received)
         agenda = self._agenda.group(record.group_id)
-        if by is None or agenda.listed is None or by in agenda.admins:
+        if author is None or agenda.listed is None or author in agenda.admins:
             return
-        if any(user_id in agenda.listed and user_id != by for user_id in removed):
+        if any(user_id in agenda.listed and user_id != author for user_id in removed):
             raise UnauthorizedChangeError("it removes a member, which only an admin may do")
         if not agenda.listed.issuperset(added):
             raise UnauthorizedChangeError("it adds a user who is not a member, which only an admin may do")
@@ -219,7 +220,7 @@ class MessageProcessor:
         if not isinstance(received, CommitApplied) or received.effect is None:
             return
         agenda, effect = self._agenda.group(record.group_id), received.effect
-        record.is_doubtful = False  # messages sent in the former epoch do not matter any more
+        record.is_doubtful = False  # messages sent in the former epoch no longer matter
         self._report_removals(record, effect)
         if effect.removed_self or record.group is None or not record.group.is_member:
             self._groups.record_commit(record, record.up_to + 1, before.epoch, b"")
@@ -229,30 +230,30 @@ class MessageProcessor:
             self.record_key(record.group_id, member)
         if received.own:
             record.renewed_at = self._now()
-        stay = {user_of(each) for each in before.members().values()} - {user_of(each) for each in effect.removed}
-        came_by_itself = user_of(effect.committer) not in stay
+        remaining = {user_of(each) for each in before.members().values()} - {user_of(each) for each in effect.removed}
+        is_external_join = user_of(effect.committer) not in remaining
         number = record.up_to + 1
         self._groups.record_commit(record, number, before.epoch, record.group.confirmation_tag)
-        self._groups.record_removed(record, map(user_of, effect.removed) if not came_by_itself else ())
-        for member in (*effect.added, *((effect.committer,) if came_by_itself else ())):
+        self._groups.record_removed(record, map(user_of, effect.removed) if not is_external_join else ())
+        for member in (*effect.added, *((effect.committer,) if is_external_join else ())):
             self._record_joiner(record, user_of(member), number)
-        by_others = not received.own and not came_by_itself
+        by_others = not received.own and not is_external_join
         if by_others:
             self._confirm_by(record, user_of(effect.committer))
-        if came_by_itself or effect.added:
+        if is_external_join or effect.added:
             record.entered_epoch = record.group.epoch
-        if came_by_itself or agenda.info_uploaded_epoch == before.epoch:
+        if is_external_join or agenda.info_uploaded_epoch == before.epoch:
             # Existing clients upload the group info after their external commit, and the upload may be lost.
-            agenda.check_info(INFO_UPLOAD_SECONDS if came_by_itself else SOON_SECONDS)
+            agenda.check_info(INFO_UPLOAD_SECONDS if is_external_join else SOON_SECONDS)
         agenda.record_commit(record.group.epoch, by_others=by_others)
         self._agenda.schedule(record.group_id)
 
     def _report_removals(self, record: GroupRecord, effect: CommitEffect) -> None:
         """Report removals, except of the committer's own former leaf."""
-        by = user_of(effect.committer)
+        committer = user_of(effect.committer)
         for user_id in (user_of(each) for each in effect.removed):
-            if user_id != by:
-                self._news.append(EncryptionNotice(record.group_id, "removed", REMOVED, by, user_id))
+            if user_id != committer:
+                self._news.append(EncryptionNotice(record.group_id, "removed", REMOVED, committer, user_id))
 
     def _record_joiner(self, record: GroupRecord, user_id: UUID, number: int) -> None:
         """Record that a user has joined. A new member must not get earlier texts, not even resent ones."""
@@ -272,14 +273,14 @@ class MessageProcessor:
             self._agenda.group(record.group_id).clear_contest()
 
     def is_senior(self, record: GroupRecord, user_id: UUID) -> bool:
-        """Return whether a user did not join after this device."""
+        """Return whether a user joined before this device, or with it."""
         return self._groups.joined_at(record, user_id) <= record.joined_number
 
     def _record_possible_joiner(self, record: GroupRecord, message: FetchedMessage, header: MessageHeader) -> None:
         """Record the sender of an external commit that was not accepted, which may lead into another branch.
 
-        It is unchecked, so no texts are erased: a client that enters that branch sees its members (``enter``). The
-        server vouches for the sender only, not for users whom it adds.
+        The commit is unchecked, so no texts are erased: a client that enters that branch sees its members (``enter``).
+        The server authenticates only the sender, not the users whom the commit adds.
         """
         if header.is_external and message.sender_id != self._user_id:
             self._groups.record_joiner(record, message.sender_id, message.sequence_num, is_claimed=True)
@@ -288,8 +289,8 @@ class MessageProcessor:
     def _handle_own_removal(self, record: GroupRecord, committer: MlsMember, message: FetchedMessage) -> None:
         """Handle a commit that removes the user: rejoin, unless another device of the account has replaced this one.
 
-        Two devices would replace each other endlessly. An own external commit that was given up for a Welcome is not
-        from another device.
+        Otherwise two devices would replace each other endlessly. An own external commit that was abandoned for a
+        Welcome is not from another device.
         """
         if user_of(committer) == self._user_id:
             header = read_header(message.mls_message)
@@ -310,16 +311,18 @@ class MessageProcessor:
         self._news.append(EncryptionNotice(record.group_id, "replaced", REPLACED))
 
     def drop_outdated_state(self, record: GroupRecord) -> None:
-        """Drop a state that is an old copy: it would use message keys twice. Within a transaction."""
+        """Drop a state that is an old copy, since it would use message keys twice. Within a transaction."""
         self.drop_state(record)
         self._news.append(EncryptionNotice(record.group_id, "restored", RESTORED))
         self._agenda.schedule(record.group_id)
 
     def record_key(self, group_id: UUID, member: MlsMember) -> None:
         """Record a member's key, and report a change."""
-        if changed := self._known_keys.record_key(member):
+        if changed_key := self._known_keys.record_key(member):
             self._news.append(
-                KeyChanged(group_id, changed.user_id, changed.former, changed.fingerprint, changed.was_verified)
+                KeyChanged(
+                    group_id, changed_key.user_id, changed_key.former, changed_key.fingerprint, changed_key.was_verified
+                )
             )
 
     # Rejected messages
@@ -339,7 +342,7 @@ class MessageProcessor:
             return self._handle_other_epoch(record, group, message, header)
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= record.up_to else self._report_refused(record, message, str(error))
-        if isinstance(error, (UnauthorizedChangeError, DisallowedProposalError)):  # this client's keys are right
+        if isinstance(error, (UnauthorizedChangeError, DisallowedProposalError)):  # this client's keys are valid
             agenda.unauthorized.add(message.sender_id)
             self._agenda.schedule(record.group_id)
             return self._report_refused(record, message, str(error))
@@ -373,20 +376,20 @@ class MessageProcessor:
         elif header.epoch >= record.first_epoch:
             return Readable(message, None)
         elif record.is_unconfirmed:
-            agenda.check_info_soon()  # it is late, or the others are in another epoch
+            agenda.check_info_soon()  # the message is late, or the others are in another epoch
         self._agenda.schedule(record.group_id)
         return None
 
-    def _report_refused(self, record: GroupRecord, message: FetchedMessage, why: str) -> Readable | None:
+    def _report_refused(self, record: GroupRecord, message: FetchedMessage, reason: str) -> Readable | None:
         """Report a rejected message; return None."""
-        sentence = f"A message that claims to be from this member was rejected: {why}."
+        sentence = f"A message that claims to be from this member was rejected: {reason}."
         self._news.append(EncryptionNotice(record.group_id, "refused", sentence, message.sender_id))
         return None
 
     # Without keys
 
     def _process_without_keys(self, record: GroupRecord, message: FetchedMessage) -> None:
-        """Process a message without keys: record commits, and count messages that cannot be decrypted."""
+        """Process a message without keys: record a commit, or count a message that cannot be decrypted."""
         header = read_header(message.mls_message)
         if header is None or not header.is_commit:
             record.missed += message.sender_id != self._user_id and (header is None or header.is_application)
@@ -411,11 +414,11 @@ class MessageProcessor:
         first = self._groups.first_commit(record, record.awaited.epoch)
         if first is None or record.group is None:
             return
-        # A commit that came second leaves its group info on the server: joining by it leads into an empty branch.
+        # A commit that came second leaves its group info on the server: joining with it leads into an empty branch.
         base = record.base_tag
-        known = self._groups.commit_into(record, record.awaited.epoch) if base else None
+        known_tag = self._groups.commit_into(record, record.awaited.epoch) if base else None
         number, tag = first
-        if tag == record.awaited.tag and tag and known in (None, base):
+        if tag == record.awaited.tag and tag and known_tag in (None, base):
             self.enter(record, number)
         else:
             self.drop_state(record)
@@ -424,7 +427,7 @@ class MessageProcessor:
     def enter(self, record: GroupRecord, number: int = 0) -> None:
         """Make the state active: the user has the keys.
 
-        ``number``: of the commit that led here; 0: the user has created the group.
+        ``number``: the number of the commit that led here; 0: the user has created the group.
         """
         assert record.group is not None  # noqa: S101 - the caller has set it
         record.joined_number, record.confirmed_by = number, b"" if number else self._user_id.bytes
@@ -447,7 +450,7 @@ class MessageProcessor:
 
 
 def _membership_changes(before: MlsGroup, received: Received) -> tuple[list[UUID], list[UUID], UUID | None]:
-    """Return the users that a message adds and removes, and who must be authorized; None: no one."""
+    """Return the users that a message adds and removes, and the user who must be authorized, or None."""
     if isinstance(received, CommitApplied) and received.effect and not received.own:
         effect = received.effect
         added = [user_of(each) for each in effect.added if each not in effect.proposed]
@@ -456,8 +459,8 @@ def _membership_changes(before: MlsGroup, received: Received) -> tuple[list[UUID
     if isinstance(received, ProposalArrived) and received.sender.sender_type == SenderType.MEMBER:
         members, proposal = before.members(), received.proposal
         added = [UUID(bytes=proposal.key_package.leaf_node.credential.identity)] if isinstance(proposal, Add) else []
-        gone = members.get(proposal.removed) if isinstance(proposal, Remove) else None
-        return added, [user_of(gone)] if gone else [], user_of(members[received.sender.index])
+        removed_member = members.get(proposal.removed) if isinstance(proposal, Remove) else None
+        return added, [user_of(removed_member)] if removed_member else [], user_of(members[received.sender.index])
     return [], [], None
 
 

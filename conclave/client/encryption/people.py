@@ -16,12 +16,12 @@ ID_BYTES = 16
 """Length of a credential's identity, the id of a user."""
 
 
-def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
-    """Accept any user's credential: which user it must be is checked when the server names the sender."""
+def _accept_user(credential: Credential, _signature_key: bytes) -> bool:
+    """Accept any user's credential. The user is checked later, when the server reports the sender."""
     return len(credential.identity) == ID_BYTES
 
 
-POLICY = Policy(authenticate=_is_a_user, proposals=DEFAULT_PROPOSALS - {ProposalType.PSK, ProposalType.REINIT})
+POLICY = Policy(authenticate=_accept_user, proposals=DEFAULT_PROPOSALS - {ProposalType.PSK, ProposalType.REINIT})
 """Accepted credentials and proposals. The protocol's clients use neither pre-shared keys nor ReInit."""
 
 
@@ -47,31 +47,31 @@ class KnownKeys:
     def key_of(self, member: MlsMember) -> KnownKey:
         """Return a member's key in a group, with its trust; it may differ from the user's key in other groups.
 
-        A verified key is trusted only where it is used: the server may have put another one into this group before.
+        A verified key is trusted only in groups that use it: the server may have put another one into this group.
         """
-        user_id, seen = user_of(member), _fingerprint(member.signature_key)
-        known = self._known.get(user_id)
-        if known is None or known.fingerprint == seen:
-            return known or KnownKey(user_id, seen, Trust.UNKNOWN)
-        return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
+        user_id, current = user_of(member), _fingerprint(member.signature_key)
+        known_key = self._known.get(user_id)
+        if known_key is None or known_key.fingerprint == current:
+            return known_key or KnownKey(user_id, current, Trust.UNKNOWN)
+        return KnownKey(user_id, current, Trust.CHANGED, known_key.fingerprint, _was_verified(known_key))
 
     def record_key(self, member: MlsMember) -> KnownKey | None:
         """Record a member's key; return it if it has changed. Within a transaction."""
-        user_id, seen = user_of(member), _fingerprint(member.signature_key)
-        known = self._known.get(user_id)
-        if user_id == self._user_id or (known and known.fingerprint == seen):
+        user_id, current = user_of(member), _fingerprint(member.signature_key)
+        known_key = self._known.get(user_id)
+        if user_id == self._user_id or (known_key and known_key.fingerprint == current):
             return None
-        if known is None:
-            self._store(KnownKey(user_id, seen, Trust.UNKNOWN))
+        if known_key is None:
+            self._store(KnownKey(user_id, current, Trust.UNKNOWN))
             return None
-        changed = KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
-        self._store(changed)
-        return changed
+        changed_key = KnownKey(user_id, current, Trust.CHANGED, known_key.fingerprint, _was_verified(known_key))
+        self._store(changed_key)
+        return changed_key
 
-    def set_trust(self, user_id: UUID, of: str, trust: Trust) -> None:
-        """Set the trust of a key, which becomes the known one."""
+    def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> None:
+        """Set the trust of a key, which becomes the user's known key."""
         with self._database.transaction():
-            self._store(KnownKey(user_id, of, trust))
+            self._store(KnownKey(user_id, fingerprint, trust))
 
     def _store(self, key: KnownKey) -> None:
         self._connection.execute(
@@ -99,12 +99,12 @@ class GroupViews:
             return GroupView(EncryptionStatus.REPLACED if is_replaced else EncryptionStatus.WAITING)
         members = record.group.members().values()
         ids = [user_of(each) for each in members]
-        known = [self._known_keys.key_of(each) for each in members if user_of(each) != self._user_id]
+        member_keys = [self._known_keys.key_of(each) for each in members if user_of(each) != self._user_id]
         agenda = self._agenda.group(group_id)
         listed = agenda.listed
         strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_reported else ()
         keyless = () if listed is None else tuple(sorted(listed - set(ids)))
-        return GroupView(EncryptionStatus.ENCRYPTED, tuple(known), strangers, keyless, record.group.epoch)
+        return GroupView(EncryptionStatus.ENCRYPTED, tuple(member_keys), strangers, keyless, record.group.epoch)
 
     def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
         """Set the trust of a key. Return False if the user does not have it."""
@@ -114,19 +114,19 @@ class GroupViews:
         return True
 
     def _keys_of(self, user_id: UUID) -> set[str]:
-        """Return the fingerprints of a user's keys: the last known one, and those in groups."""
-        known = self._known_keys.get(user_id)
+        """Return the fingerprints of a user's keys: the last known key, and the keys in groups."""
+        known_key = self._known_keys.get(user_id)
         in_groups = {
             key.fingerprint
             for group_id in self._groups.ids()
             for key in self.view(group_id).members
             if key.user_id == user_id
         }
-        return in_groups | ({known.fingerprint} if known else set())
+        return in_groups | ({known_key.fingerprint} if known_key else set())
 
 
-def _was_verified(known: KnownKey) -> bool:
-    return known.trust is Trust.VERIFIED or (known.trust is Trust.CHANGED and known.was_verified)
+def _was_verified(key: KnownKey) -> bool:
+    return key.trust is Trust.VERIFIED or (key.trust is Trust.CHANGED and key.was_verified)
 
 
 @lru_cache(maxsize=8_192)

@@ -1,6 +1,6 @@
-"""Stores texts in transit: sent, but not yet received back; decrypted, but not yet in the history.
+"""Stores texts in transit: sent ones that have not come back, and decrypted ones that the history does not have yet.
 
-Own texts that came back are kept until it is confirmed that other members have their keys; otherwise they are resent.
+Own texts that came back are stored until it is confirmed that other members have their keys. Otherwise they are resent.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ _IN_TRANSIT = "again IS NULL AND kept IS NULL"
 _STALE = f"group_key = ? AND text_key <= ? AND made_at < ? AND {_IN_TRANSIT}"
 
 MAX_REPEATS = 256
-"""Maximum number of remembered resent copies of a group."""
+"""Maximum number of stored records of resent copies of a group."""
 
 READ_NUMBERS_KEPT = 4_096
-"""Range of numbers, up to the last, in which read texts of a group are remembered."""
+"""Read texts of a group are recorded if their numbers are less than this below the last."""
 
 UNCONFIRMED_SECONDS = 6 * 3_600
-"""After this time a client with wrong keys has noticed it, even if the first sender that it read also had them."""
+"""Time after which a client with wrong keys has noticed it, even if the first sender that it read also had them."""
 
 _CONFIRMABLE = "group_key = ? AND kept IS NOT NULL AND again IS NULL AND made_at < ?"
 
@@ -43,8 +43,8 @@ NO_EPOCH = -1
 class SentText:
     """A text that the user has sent, encrypted in ``epoch``, or NO_EPOCH if its keys were dropped.
 
-    ``original``: the number of the first message with the text; 0: none arrived. ``is_kept``: it has come back.
-    ``text``: "" if the original is gone. ``is_to_take_back``: the original was taken back.
+    ``original``: the number of the first message with the text; 0: none arrived. ``is_kept``: the text has come back.
+    ``text``: "" if the original was erased. ``is_to_take_back``: the original was taken back.
     """
 
     text_key: int
@@ -60,8 +60,8 @@ class Texts:
 
     def __init__(self, database: KeyDatabase) -> None:
         self._database = database
-        (last,) = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()
-        self._last_earlier = int(last)
+        (last_key,) = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()
+        self._last_earlier = int(last_key)
         """The last text of an earlier run."""
 
     def keep_sent(
@@ -75,19 +75,19 @@ class Texts:
         original: int = 0,
         send_id: bytes = b"",
     ) -> None:
-        """Store a sent text, and erase old ones of the group that never came back."""
+        """Store a sent text, and erase old texts of the group that never came back."""
         self._database.erase_rows(
             "own_texts", f"group_key = ? AND made_at < ? AND {_IN_TRANSIT}", record.group_key, now - SENT_SECONDS
         )
-        place = self._database.put(text.encode())
+        location = self._database.put(text.encode())
         self._connection.execute(
             "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, send_id, segment, body_id)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (record.group_key, _hash(payload), epoch, now, original, send_id, *place),
+            (record.group_key, _hash(payload), epoch, now, original, send_id, *location),
         )
 
     def find_sent(self, record: GroupRecord, payload: bytes) -> SentText | None:
-        """Return the sent text of a payload; None if it is unknown."""
+        """Return the sent text of a payload; None if there is none."""
         row = self._connection.execute(
             f"SELECT text_key, segment, body_id, epoch, original, NOT ({_IN_TRANSIT}), is_unwanted FROM own_texts"
             " WHERE group_key = ? AND payload_hash = ?",
@@ -100,11 +100,11 @@ class Texts:
         return SentText(key, text, epoch, original, bool(is_kept), bool(is_to_take_back))
 
     def drop_sent(self, text_key: int) -> None:
-        """Erase a sent text, which is in the history or was not sent."""
+        """Erase a sent text that is in the history, or was not sent."""
         self._database.erase_rows("own_texts", "text_key = ?", text_key)
 
     def has_stale(self, record: GroupRecord, now: int) -> bool:
-        """Return whether ``drop_stale`` has something to erase."""
+        """Return whether ``drop_stale`` would erase texts."""
         values = record.group_key, self._last_earlier, now - IN_TRANSIT_SECONDS
         return (
             self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_STALE} LIMIT 1", values).fetchone() is not None
@@ -115,7 +115,7 @@ class Texts:
         self._database.erase_rows("own_texts", _STALE, record.group_key, self._last_earlier, now - IN_TRANSIT_SECONDS)
 
     def keep_for_resend(self, own: SentText, number: int, self_destruct_seconds: int) -> None:
-        """Mark for resending a text that arrived too late for some members, or whose keys were dropped since."""
+        """Mark a text for resending: it arrived too late for some members, or its keys were dropped since."""
         self._connection.execute(
             "UPDATE own_texts SET again = ?1, kept = iif(epoch = ?2, ?1, NULL), original = ?3 WHERE text_key = ?4",
             (self_destruct_seconds, NO_EPOCH, own.original or number, own.text_key),
@@ -129,7 +129,7 @@ class Texts:
         )
 
     def has_confirmable(self, record: GroupRecord, now: int) -> bool:
-        """Return whether ``drop_confirmable`` has something to erase."""
+        """Return whether ``drop_confirmable`` would erase texts."""
         values = record.group_key, now - UNCONFIRMED_SECONDS
         return (
             self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_CONFIRMABLE} LIMIT 1", values).fetchone()
@@ -143,7 +143,7 @@ class Texts:
     def mark_keys_lost(self, record: GroupRecord) -> None:
         """Record that the keys of a group were dropped: mark texts that others may not have read for resending.
 
-        Texts in transit are marked when they come back. All stay ``kept``: see ``drop_sent_before``.
+        Texts in transit are marked when they come back. ``kept`` is not changed: see ``drop_sent_before``.
         """
         self._connection.execute(
             "UPDATE own_texts SET epoch = ?, again = ifnull(again, kept) WHERE group_key = ?",
@@ -151,13 +151,13 @@ class Texts:
         )
 
     def drop_sent_before(self, record: GroupRecord, number: int) -> None:
-        """Erase texts from before message ``number``, by which a new member joined who must not read them."""
+        """Erase texts before the message ``number``, by which a new member joined, who must not read them."""
         self._database.erase_rows(
             "own_texts", "group_key = ? AND kept IS NOT NULL AND original < ?", record.group_key, number
         )
 
     def kept_numbers(self, record: GroupRecord) -> list[int]:
-        """Return the numbers of messages whose texts are kept."""
+        """Return the numbers of messages whose texts are stored."""
         rows = self._connection.execute(
             f"SELECT original FROM own_texts WHERE group_key = ? AND NOT ({_IN_TRANSIT}) ORDER BY original",
             (record.group_key,),
@@ -165,20 +165,21 @@ class Texts:
         return [row[0] for row in rows]
 
     def drop_erased(self, record: GroupRecord, numbers: Collection[int], *, are_taken_back: bool) -> None:
-        """Erase the texts of messages that are gone.
+        """Erase the texts of messages that no longer exist.
 
-        Of copies in transit the hash stays, to recognize them. ``are_taken_back``: also take back all resent copies.
+        The hashes of copies in transit are kept, to recognize the copies. ``are_taken_back``: also take back
+        all resent copies.
         """
         rows = self._connection.execute(
             f"SELECT text_key, original, {_IN_TRANSIT}, segment, body_id FROM own_texts WHERE group_key = ?",
             (record.group_key,),
         ).fetchall()
-        gone = set(numbers)
-        for key, _, is_under_way, *place in (row for row in rows if row[1] in gone):
-            if not is_under_way:
+        erased_numbers = set(numbers)
+        for key, _, is_in_transit, *location in (row for row in rows if row[1] in erased_numbers):
+            if not is_in_transit:
                 self.drop_sent(key)
                 continue
-            self._database.erase((place[0], place[1]))
+            self._database.erase((location[0], location[1]))
             self._connection.execute(
                 "UPDATE own_texts SET segment = ?, body_id = ?, is_unwanted = max(is_unwanted, ?) WHERE text_key = ?",
                 (*NOWHERE, are_taken_back, key),
@@ -187,11 +188,11 @@ class Texts:
             repeats = self._connection.execute(
                 "SELECT sequence_num, original FROM repeats WHERE group_key = ? AND is_own", (record.group_key,)
             ).fetchall()
-            for number in (row[0] for row in repeats if row[1] in gone):
+            for number in (row[0] for row in repeats if row[1] in erased_numbers):
                 self.record_unwanted(record, number)
 
     def record_unwanted(self, record: GroupRecord, number: int) -> None:
-        """Record a resent copy to take back, as its original was."""
+        """Record a resent copy to take back, since its original was taken back."""
         self._connection.execute("INSERT OR IGNORE INTO unwanted VALUES (?, ?)", (record.group_key, number))
 
     def unwanted(self) -> list[tuple[UUID, int]]:
@@ -209,7 +210,7 @@ class Texts:
             )
 
     def drop_other_attempts(self, record: GroupRecord, own: SentText) -> None:
-        """Erase the other tries to send a text, since one has arrived."""
+        """Erase the other attempts to send a text, since one has arrived."""
         self._database.erase_rows(
             "own_texts",
             f"group_key = ? AND text_key != ? AND {_IN_TRANSIT} AND send_id != x'' AND send_id ="
@@ -218,14 +219,14 @@ class Texts:
         )
 
     def drop_resent(self, record: GroupRecord, own: SentText) -> None:
-        """Erase the original of a resent text, and other tries, since a copy has arrived."""
+        """Erase the original of a resent text, and other attempts, since a copy has arrived."""
         self._database.erase_rows(
             *("own_texts", "group_key = ? AND original = ? AND text_key != ?"),
             *(record.group_key, own.original, own.text_key),
         )
 
     def record_read(self, record: GroupRecord, number: int, sender_id: UUID) -> None:
-        """Record that another user's text was read; ``number``: of its first message."""
+        """Record that another user's text was read. ``number``: the number of its first message."""
         self._connection.execute(
             "INSERT OR IGNORE INTO heard VALUES (?, ?, ?)", (record.group_key, number, sender_id.bytes)
         )
@@ -276,11 +277,11 @@ class Texts:
         return [row[0] for row in rows]
 
     def keep_decrypted(self, record: GroupRecord, number: int, text: str | None) -> None:
-        """Store a decrypted text until the history has it. ``text``: None if it is unreadable."""
+        """Store a decrypted text until the history has it. ``text``: None if it cannot be decrypted."""
         self._database.erase_rows("read_texts", "group_key = ? AND sequence_num = ?", record.group_key, number)
-        place = self._database.put((text or "").encode())
+        location = self._database.put((text or "").encode())
         self._connection.execute(
-            "INSERT INTO read_texts VALUES (?, ?, ?, ?, ?)", (record.group_key, number, text is not None, *place)
+            "INSERT INTO read_texts VALUES (?, ?, ?, ?, ?)", (record.group_key, number, text is not None, *location)
         )
 
     def decrypted(self, record: GroupRecord) -> dict[int, str | None]:

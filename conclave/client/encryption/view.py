@@ -13,7 +13,7 @@ class EncryptionStatus(StrEnum):
     ENCRYPTED = "encrypted"
     """The user has the keys."""
     WAITING = "waiting"
-    """The client is joining: texts are sent once it has the keys. It needs no action of the user."""
+    """The client is joining, and sends texts once it has the keys. The user need not act."""
     REPLACED = "replaced"
     """Another device of the account has replaced this one, until the user resets the keys."""
 
@@ -22,7 +22,7 @@ class Trust(StrEnum):
     """The user's trust in a key."""
 
     UNKNOWN = "unknown"
-    """The first key seen of this user: trusted on first use, not verified."""
+    """The first known key of this user: trusted on first use, not verified."""
     VERIFIED = "verified"
     """The user has verified it."""
     CHANGED = "changed"
@@ -31,7 +31,7 @@ class Trust(StrEnum):
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A user's key, in a group or the last known one. ``former``: the fingerprint before it, if it has changed.
+    """A user's key: in a group, or the last known one. ``former``: the previous fingerprint, if it has changed.
 
     ``fingerprint``: SHA-256 of the public signature key, 64 hexadecimal digits, as existing clients show it.
     ``was_verified``: the former key had been verified.
@@ -48,7 +48,7 @@ class KnownKey:
 class GroupView:
     """The state of a group's encryption. ``members``: the keys of the others who can decrypt.
 
-    ``strangers``: users with keys of the group who are not members by the server's list; an admin's client removes
+    ``strangers``: users with keys of the group who are not on the server's list of members; an admin's client removes
     them. ``keyless``: members without keys, who cannot decrypt yet. ``epoch``: counts changes of keys.
     """
 

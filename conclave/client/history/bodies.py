@@ -1,8 +1,8 @@
 """The texts of messages, in segments: append-only tables.
 
-When SQLite deletes and inserts rows, it moves others between pages, and leaves copies that ``secure_delete`` misses. So
-rows are only appended. Erasing overwrites a text with zeros of the same length. An empty segment is dropped, which
-overwrites its pages. A sparse one is copied to the newest segment, and dropped.
+When SQLite deletes and inserts rows, it moves other rows between pages, and leaves copies that ``secure_delete``
+misses. So rows are only appended. Erasing overwrites a text with zeros of the same length. An empty segment is dropped,
+which overwrites its pages. A sparse segment is copied to the newest one, then dropped.
 """
 
 import sqlite3
@@ -12,7 +12,7 @@ NOWHERE = (0, 0)
 """The location of an empty text."""
 
 SEGMENT_BYTES = 512 * 1024
-"""Size of texts at which a segment is full."""
+"""Total size of the texts in a full segment."""
 
 
 def put(connection: sqlite3.Connection, body: bytes) -> tuple[int, int]:
@@ -37,17 +37,17 @@ def get(connection: sqlite3.Connection, segment: int, body_id: int) -> bytes:
     return found
 
 
-def erase(connection: sqlite3.Connection, places: Sequence[tuple[int, int]]) -> None:
-    """Overwrite texts, and drop empty segments. ``places``: as returned by ``put``."""
-    for segment, body_id in set(places) - {NOWHERE}:
+def erase(connection: sqlite3.Connection, locations: Sequence[tuple[int, int]]) -> None:
+    """Overwrite texts, and drop empty segments. ``locations``: as returned by ``put``."""
+    for segment, body_id in set(locations) - {NOWHERE}:
         size = connection.execute(
             f"SELECT length(body) FROM bodies_{segment} WHERE body_id = ?", (body_id,)
         ).fetchone()[0]
         connection.execute(f"UPDATE bodies_{segment} SET body = zeroblob(?) WHERE body_id = ?", (size, body_id))
         connection.execute("UPDATE segments SET live_bytes = live_bytes - ? WHERE segment = ?", (size, segment))
-    if places:
-        dead = connection.execute("SELECT segment FROM segments WHERE live_bytes = 0").fetchall()
-        for (segment,) in dead:
+    if locations:
+        empty_segments = connection.execute("SELECT segment FROM segments WHERE live_bytes = 0").fetchall()
+        for (segment,) in empty_segments:
             drop(connection, segment)
 
 

@@ -18,10 +18,10 @@ SET_GONE_AT = f"""
                  ELSE {NEVER} END), {NEVER})
         FROM groups WHERE groups.group_key = messages.group_key)
 """
-"""Sets the first second at which messages are gone, by their timer or their group's policy; NULL: never.
+"""Sets the second at which messages expire, according to their timer or their group's policy; NULL: never.
 
-With delete-after-fetch, messages keep the lifetime that they had before. A message that arrived before its creation
-was stored while the server's clock was wrong: its arrival counts.
+With delete-after-fetch, messages keep their former lifetime. If a message arrived before its time of creation, the
+server's clock was wrong when it stored the message: the time of arrival counts.
 """
 
 
@@ -34,7 +34,7 @@ class ErasedMessage(NamedTuple):
 
 def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMessage]:
     """Erase the messages with the given keys; return them."""
-    erased, places = [], []
+    erased, locations = [], []
     for key in keys:
         row = connection.execute(
             "DELETE FROM messages WHERE message_key = ?"
@@ -43,17 +43,17 @@ def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMes
             (key,),
         ).fetchone()
         erased.append(ErasedMessage(UUID(bytes=row[0]), row[1]))
-        places.append((row[2], row[3]))
-    bodies.erase(connection, places)
+        locations.append((row[2], row[3]))
+    bodies.erase(connection, locations)
     return erased
 
 
 def compact(connection: sqlite3.Connection, segment: int) -> None:
     """Copy the remaining texts of a segment to the newest one, and drop it."""
-    left = connection.execute(
+    rows = connection.execute(
         "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
     ).fetchall()
-    for key, body_id in left:
-        place = bodies.put(connection, bodies.get(connection, segment, body_id))
-        connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
+    for key, body_id in rows:
+        location = bodies.put(connection, bodies.get(connection, segment, body_id))
+        connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*location, key))
     bodies.drop(connection, segment)

@@ -1,8 +1,8 @@
 """Stores pages of messages, reads messages, and tracks which numbers were fetched.
 
 While the server's clock is in doubt, a page may lack messages that reappear later. So everything from the first such
-page on is fetched again once the clock is right. Until then the table ``had`` keeps the numbers received since, so that
-no message is decoded, stored and reported twice, even if it was erased meanwhile.
+page on is fetched again once the clock is right. Until then the table ``had`` stores the numbers received since. So
+no message is decoded, stored or reported twice, even if it has been erased since.
 """
 
 import sqlite3
@@ -30,16 +30,16 @@ class IncomingMessage:
     created_at: int
     self_destruct_seconds: int = 0
     is_own: bool = False
-    """The user sent it, so it counts as read."""
+    """Whether the user sent the message, so that it counts as read."""
 
     def redact_at(self, now: int) -> int | None:
-        """Return the second at which an already running timer ends, or None. ``now``: the time of arrival."""
-        runs = self.is_own and self.self_destruct_seconds
-        return min(self.created_at, now) + self.self_destruct_seconds if runs else None
+        """Return the second at which a running timer ends; None if no timer runs. ``now``: the time of arrival."""
+        has_timer = self.is_own and self.self_destruct_seconds
+        return min(self.created_at, now) + self.self_destruct_seconds if has_timer else None
 
 
 class TimeBounds(NamedTuple):
-    """The latest, the earliest, and the confirmed time that it may be, in Unix seconds."""
+    """The latest possible, the earliest possible, and the confirmed time, in Unix seconds."""
 
     now: int
     earliest: int
@@ -47,7 +47,7 @@ class TimeBounds(NamedTuple):
 
 
 class _FetchPosition(NamedTuple):
-    """The number up to which a group was fetched, and that after which to fetch again; None: complete."""
+    """How far a group was fetched. ``again``: the number after which to fetch again; None: complete."""
 
     fetched: int
     again: int | None
@@ -73,29 +73,29 @@ def not_fetched(connection: sqlite3.Connection, group_id: UUID, numbers: Sequenc
     ).fetchone()
     if not row or not numbers:
         return set(numbers)
-    had = connection.execute(
+    received = connection.execute(
         "SELECT sequence_num FROM had WHERE group_key = ? AND sequence_num BETWEEN ? AND ?",
         (row[0], numbers[0], numbers[-1]),
     )
-    from_here = row[1] if row[2] is None else row[2]
-    return {each for each in numbers if each > from_here} - {each[0] for each in had}
+    start = row[1] if row[2] is None else row[2]
+    return {each for each in numbers if each > start} - {each[0] for each in received}
 
 
 def record_page(
     connection: sqlite3.Connection, group_key: int, after: int, up_to: int, numbers: Sequence[int], *, in_doubt: bool
 ) -> int | None:
-    """Record a fetched page; return the number up to which the group was fetched before.
+    """Record a fetched page; return the number up to which it was fetched before.
 
-    Returns None, and records nothing, if neither the first nor the repeated fetch is at ``after``.
+    Returns None and records nothing if ``after`` is the position neither of the first nor of the repeated fetch.
     """
-    was = _FetchPosition(
+    former = _FetchPosition(
         *connection.execute(
             "SELECT fetched_up_to, again_after FROM groups WHERE group_key = ?", (group_key,)
         ).fetchone()
     )
-    if after not in was:
+    if after not in former:
         return None
-    fetched, again = max(was.fetched, up_to), was.again
+    fetched, again = max(former.fetched, up_to), former.again
     if again is None and in_doubt and len(numbers) < up_to - after:
         again = after
     elif again == after and not in_doubt:
@@ -111,17 +111,17 @@ def record_page(
     connection.execute(
         "DELETE FROM had WHERE group_key = ? AND sequence_num <= ?", (group_key, fetched if again is None else again)
     )
-    return was.fetched
+    return former.fetched
 
 
 def store(
-    connection: sqlite3.Connection, group_key: int, fetched: int, arrived: Sequence[IncomingMessage], times: TimeBounds
+    connection: sqlite3.Connection, group_key: int, fetched: int, incoming: Sequence[IncomingMessage], times: TimeBounds
 ) -> None:
     """Store messages, except expired ones. Numbers up to ``fetched`` are marked as late."""
     expiry, read_up_to = connection.execute(
         "SELECT expiry, read_up_to FROM groups WHERE group_key = ?", (group_key,)
     ).fetchone()
-    for each in arrived:
+    for each in incoming:
         if expiry > 0 and min(each.created_at, times.now) + expiry < times.confirmed:
             continue
         redact_at = each.redact_at(times.now)

@@ -1,4 +1,4 @@
-"""Tracks what the user has seen: single messages, and the number up to which everything counts as read."""
+"""Tracks which messages the user has seen, and up to which number everything counts as read."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def unread(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, now: i
 
 
 def mark_seen(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) -> None:
-    """Record that messages were on the screen."""
+    """Record that messages were shown on the screen."""
     connection.executemany(
         "UPDATE messages SET is_seen = 1 WHERE group_key = ? AND sequence_num = ? AND is_seen = 0",
         ((group_key, each) for each in numbers),
@@ -38,13 +38,14 @@ def mark_rest_seen(connection: sqlite3.Connection, group_key: int) -> None:
 def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, confirmed: int) -> int:
     """Return the number of the last message before the first unseen one.
 
-    ``confirmed``: messages gone by this time are skipped. Those hidden by an unconfirmed time may reappear unseen.
+    ``confirmed``: skip messages that have expired at this time. Messages that only an unconfirmed time hides may
+    reappear unseen.
     """
-    first = unread(connection, group_id, user_id, confirmed, 1)
+    first_unseen = unread(connection, group_id, user_id, confirmed, 1)
     row = connection.execute(
         "SELECT max(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?1"
         " AND (?2 IS NULL OR sequence_num < ?2)",
-        (group_id.bytes, first[0] if first else None),
+        (group_id.bytes, first_unseen[0] if first_unseen else None),
     ).fetchone()
     return row[0] or 0
 
@@ -52,7 +53,7 @@ def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, co
 def mark_read(connection: sqlite3.Connection, group_key: int, up_to: int, earliest: int) -> int:
     """Mark everything up to a number as read; return the former number.
 
-    Timers of newly read messages start at ``earliest``, the earliest time that it may be.
+    Timers of newly read messages start at ``earliest``, the earliest possible current time.
     """
     row = connection.execute("SELECT read_up_to FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     former = int(row[0])

@@ -1,4 +1,4 @@
-"""Reserves disk space for erasing, which on a full disk needs some before it frees any.
+"""Reserves disk space, since erasing on a full disk needs space before it frees any.
 
 A file of zeros occupies the space. It is truncated when erasing fails for lack of space. Until it is refilled, no
 messages are stored.
@@ -12,19 +12,19 @@ SUFFIX = ".reserve"
 """Suffix of the reserve file, next to the history."""
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Size of the reserve: the longest message and a whole segment fit into it."""
+"""Size of the reserve, enough for the longest message and a whole segment."""
 
 MIN_BYTES = 256 * 1024
-"""Minimum size: on a small disk a quarter of the free space is reserved."""
+"""Minimum size, for small disks, where a quarter of the free space is reserved."""
 
-_BLOCK = 512
+_BLOCK_BYTES = 512
 
 
 class SpaceReserve:
     """The reserved space of one history."""
 
     def __init__(self, history: Path | None) -> None:
-        """``history``: its path; None: in memory, without a reserve."""
+        """``history``: the path of the history; None: in memory, without a reserve."""
         self._path = history.with_name(history.name + SUFFIX) if history else None
 
     def refill(self) -> bool:
@@ -44,7 +44,7 @@ class SpaceReserve:
             os.close(descriptor)
 
     def release(self) -> bool:
-        """Free the space. Return whether there was any."""
+        """Free the reserved space. Return whether any was reserved."""
         with suppress(OSError):
             descriptor = os.open(self._path or "", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -54,21 +54,21 @@ class SpaceReserve:
         return False
 
     def _fill(self, descriptor: int) -> bool:
-        known = os.fstat(descriptor)
-        if known.st_size and known.st_blocks * _BLOCK >= known.st_size:
+        status = os.fstat(descriptor)
+        if status.st_size and status.st_blocks * _BLOCK_BYTES >= status.st_size:
             return True
         disk = os.fstatvfs(descriptor)
         free = disk.f_bavail * disk.f_frsize
-        size = known.st_size or min(MAX_BYTES, free // 4)
+        size = status.st_size or min(MAX_BYTES, free // 4)
         if size < MIN_BYTES or free < 2 * size:
             return False
         os.posix_fallocate(descriptor, 0, size)
         return True
 
     def _empty(self, descriptor: int) -> bool:
-        """Free the file's blocks. Its size stays, as the size to refill."""
-        known = os.fstat(descriptor)
+        """Free the file's blocks, but keep its size, which ``_fill`` uses."""
+        status = os.fstat(descriptor)
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.ftruncate(descriptor, known.st_size)
-        return known.st_blocks > 0
+            os.ftruncate(descriptor, status.st_size)
+        return status.st_blocks > 0

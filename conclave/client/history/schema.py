@@ -20,8 +20,8 @@ CREATE TABLE groups (
     group_key INTEGER PRIMARY KEY AUTOINCREMENT,
     group_id BLOB NOT NULL UNIQUE,
     fetched_up_to INTEGER NOT NULL DEFAULT 0,   -- everything up to this number was fetched
-    handled_up_to INTEGER NOT NULL DEFAULT 0,   -- what the application has handled
-    read_up_to INTEGER NOT NULL DEFAULT 0,      -- what the user has seen
+    handled_up_to INTEGER NOT NULL DEFAULT 0,   -- the application has handled messages up to this
+    read_up_to INTEGER NOT NULL DEFAULT 0,      -- the user has read messages up to this
     told_up_to INTEGER NOT NULL DEFAULT 0,      -- the last read receipt that the server has
     expiry INTEGER NOT NULL DEFAULT -1,         -- effective: -1 keep, 0 delete-after-fetch, or seconds
     again_after INTEGER,                        -- pages after this number may lack messages: see pages.py
@@ -38,12 +38,12 @@ CREATE TABLE messages (
     arrived_at INTEGER NOT NULL,
     self_destruct_seconds INTEGER NOT NULL,
     redact_at INTEGER,                          -- the second at which its timer ends; NULL: not running
-    gone_at INTEGER,                            -- the first second at which it is gone by any rule; NULL: never
+    gone_at INTEGER,                            -- the second at which it expires by any rule; NULL: never
     segment INTEGER NOT NULL,                   -- location of the text: see bodies.py
     body_id INTEGER NOT NULL,
     is_late INTEGER NOT NULL DEFAULT 0,         -- arrived after greater numbers, and is not handled
     is_seen INTEGER NOT NULL DEFAULT 0,         -- was shown, or marked; always up to read_up_to
-    lifetime INTEGER,                           -- by the group's policy before delete-after-fetch; NULL: none
+    lifetime INTEGER,                           -- under the policy before delete-after-fetch; NULL: none
     UNIQUE (group_key, sequence_num)
 ) STRICT;
 CREATE INDEX messages_by_end ON messages (gone_at) WHERE gone_at IS NOT NULL;
@@ -85,7 +85,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
     except OSError as error:
         raise HistoryError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
-        _make(connection, path)
+        _prepare(connection, path)
         enable_auto_vacuum(connection)
     except sqlite3.Error as error:
         connection.close()
@@ -96,7 +96,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-def _make(connection: sqlite3.Connection, path: Path | None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     with transaction(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():

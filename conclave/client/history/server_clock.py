@@ -1,4 +1,4 @@
-"""Tracks the server's time: offline, when the machine's clock is set, and when the server's time jumps."""
+"""Tracks the server's time, even offline, when the machine's clock is set, or when the server's time jumps."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from conclave.clock import Clock, Reading
 CONFIRMING_ANSWERS = 10
 """A jump of the server's time is accepted after 10 consecutive answers, each a minute after the one before.
 
-Messages erased by a wrong time are lost, while messages erased some minutes late were hidden meanwhile. Wrong clocks
-are mostly corrected within minutes. Answers are counted because a machine may sleep between two of them, minutes
-because many answers arrive at once.
+Messages erased because of a wrong time are lost. Messages erased some minutes late do no harm: they are hidden until
+then. Wrong clocks are usually corrected within minutes. Several answers are required because the machine may be
+suspended between two of them, and minutes between them because many answers may arrive at once.
 """
 
 ANSWER_INTERVAL_SECONDS = 60
@@ -19,7 +19,7 @@ TOLERANCE_SECONDS = 10
 """Accepted difference between the server's time and the local clocks: answers arrive late."""
 
 DRIFT_DIVISOR = 1_000
-"""Divisor of the elapsed time, which adds to the accepted difference: clocks drift."""
+"""The elapsed time divided by this is added to the accepted difference, since clocks drift."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Anchor:
 
 @dataclass(frozen=True)
 class UnconfirmedTime:
-    """A time from the server that the local clocks contradict."""
+    """A time of the server that contradicts the local clocks."""
 
     anchor: Anchor
     answers: int = 1
-    """Answers with this time."""
+    """Number of answers with this time."""
 
 
 class ServerClock:
-    """Extrapolates the last accepted time of the server by the local clocks.
+    """Extrapolates the last accepted time of the server with the local clocks.
 
-    Messages are hidden by the latest possible time: that of the local clock on which more time has passed, or an
-    unconfirmed jump. So setting the wall clock back shows nothing again, nor does a monotonic clock that stops during
-    sleep. Messages are erased by the confirmed time: by the monotonic clock, without unconfirmed jumps. A constant
-    error of the wall clock is harmless, since only differences count.
+    Messages are hidden according to the latest possible time: that of the local clock on which more time has passed, or
+    an unconfirmed jump. So no message reappears if the wall clock is set back, or the monotonic clock stops while the
+    machine is suspended. Messages are erased according to the confirmed time: that of the monotonic clock, without
+    unconfirmed jumps. A constant error of the wall clock is harmless, since only differences count.
     """
 
     def __init__(self, clock: Clock, anchor: Anchor | None = None, unconfirmed: UnconfirmedTime | None = None) -> None:
-        """``anchor``: None before the first answer; until then the wall clock counts."""
+        """``anchor``: None before the first answer; until then the wall clock is used."""
         self._clock = clock
         self.anchor = anchor
         self.unconfirmed = unconfirmed
@@ -57,7 +57,7 @@ class ServerClock:
         self._unknown_since: Reading | None = None
 
     def record_unknown_time(self) -> None:
-        """Record an answer of the server whose clock was in doubt."""
+        """Record an answer that the server sent while its clock was in doubt."""
         self._unknown_since = self._clock.read()
         self.unknown_time_count += 1
 
@@ -68,17 +68,17 @@ class ServerClock:
         accepted, since there are no messages to lose.
         """
         reading, self._unknown_since = self._clock.read(), None
-        received = Anchor(date + 1, reading)
-        if self.anchor is None or _agrees(self.anchor, received) or _matches_wall_clock(self.anchor, received):
-            self.anchor, self.unconfirmed = received, None
-        elif self.unconfirmed is None or not _agrees(self.unconfirmed.anchor, received):
-            self.unconfirmed = UnconfirmedTime(received)
+        candidate = Anchor(date + 1, reading)
+        if self.anchor is None or _agrees(self.anchor, candidate) or _matches_wall_clock(self.anchor, candidate):
+            self.anchor, self.unconfirmed = candidate, None
+        elif self.unconfirmed is None or not _agrees(self.unconfirmed.anchor, candidate):
+            self.unconfirmed = UnconfirmedTime(candidate)
         elif _elapsed(self.unconfirmed.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
-            self.unconfirmed = UnconfirmedTime(received, self.unconfirmed.answers + 1)
+            self.unconfirmed = UnconfirmedTime(candidate, self.unconfirmed.answers + 1)
             if self.unconfirmed.answers >= CONFIRMING_ANSWERS:
-                leap = received.server - _latest(self.anchor, reading)
-                self.anchor, self.unconfirmed = received, None
-                return max(0, leap)
+                jump = candidate.server - _latest(self.anchor, reading)
+                self.anchor, self.unconfirmed = candidate, None
+                return max(0, jump)
         return 0
 
     @property
@@ -98,19 +98,19 @@ class ServerClock:
         return self.anchor.at.wall - self.anchor.server if self.anchor else 0
 
     def now(self) -> int:
-        """Return the latest possible time of the server, in Unix seconds. Messages are hidden by it."""
+        """Return the latest possible time of the server, in Unix seconds, by which messages are hidden."""
         reading = self._clock.read()
         return max((_latest(each, reading) for each in self._candidates), default=reading.wall)
 
     def confirmed_now(self) -> int:
-        """Return the confirmed time of the server, at most ``now``. Messages are erased by it."""
+        """Return the confirmed time of the server, at most ``now``, by which messages are erased."""
         reading = self._clock.read()
         return min((each.server + _elapsed(each.at, reading) for each in self._candidates), default=reading.wall)
 
     def earliest(self) -> int:
-        """Return the earliest possible value of ``now``, in Unix seconds. Timers start at it.
+        """Return the earliest possible value of ``now``, in Unix seconds, at which timers start.
 
-        A timer that started by a clock set forward would end too late after the next answer.
+        If a clock that was set forward determined the start, the timer would end too late after the next answer.
         """
         reading = self._clock.read()
         return max((_earliest(each, reading) for each in self._candidates), default=reading.wall)
@@ -121,14 +121,14 @@ class ServerClock:
         return [each for each in (self.anchor, self.unconfirmed and self.unconfirmed.anchor) if each]
 
 
-def _is_same_start(at: Reading, reading: Reading) -> bool:
+def _is_same_boot(at: Reading, reading: Reading) -> bool:
     return reading.boot_id == at.boot_id and reading.since_boot >= at.since_boot
 
 
 def _elapsed(at: Reading, reading: Reading) -> int:
-    """Return the seconds elapsed by the monotonic clock, or by the wall clock after a reboot."""
-    steady = reading.since_boot - at.since_boot if _is_same_start(at, reading) else reading.wall - at.wall
-    return max(0, steady)
+    """Return the elapsed seconds of the monotonic clock, or of the wall clock after a reboot."""
+    elapsed = reading.since_boot - at.since_boot if _is_same_boot(at, reading) else reading.wall - at.wall
+    return max(0, elapsed)
 
 
 def _latest(anchor: Anchor, reading: Reading) -> int:
@@ -139,12 +139,12 @@ def _earliest(anchor: Anchor, reading: Reading) -> int:
     return anchor.server - 1 + min(_elapsed(anchor.at, reading), max(0, reading.wall - anchor.at.wall))
 
 
-def _agrees(anchor: Anchor, received: Anchor) -> bool:
+def _agrees(anchor: Anchor, candidate: Anchor) -> bool:
     """Return whether a time equals an earlier one plus the elapsed time, within the tolerance."""
-    passed = _elapsed(anchor.at, received.at)
-    return abs(received.server - anchor.server - passed) <= TOLERANCE_SECONDS + passed // DRIFT_DIVISOR
+    elapsed = _elapsed(anchor.at, candidate.at)
+    return abs(candidate.server - anchor.server - elapsed) <= TOLERANCE_SECONDS + elapsed // DRIFT_DIVISOR
 
 
-def _matches_wall_clock(anchor: Anchor, received: Anchor) -> bool:
+def _matches_wall_clock(anchor: Anchor, candidate: Anchor) -> bool:
     """Return whether, after a reboot, a time agrees with the wall clock, which may have been wrong before."""
-    return not _is_same_start(anchor.at, received.at) and abs(received.server - received.at.wall) <= TOLERANCE_SECONDS
+    return not _is_same_boot(anchor.at, candidate.at) and abs(candidate.server - candidate.at.wall) <= TOLERANCE_SECONDS

@@ -56,11 +56,11 @@ class History:
         self._clock = ServerClock(clock or SystemClock(), *load_clock(self._connection))
         self._saved_clock = SavedClock()
         self._has_reappeared = False
-        self._unannounced: list[ErasedMessage] = []
+        self._unreported: list[ErasedMessage] = []
         self._reserve = SpaceReserve(path)
-        for work in (self._set_fetched_gone_at, self._erase_due):
-            with suppress(DiskError):  # expired messages are hidden, and erased later
-                work()
+        for step in (self._set_fetched_gone_at, self._erase_due):
+            with suppress(DiskError):  # expired messages stay hidden, and are erased later
+                step()
 
     def __enter__(self) -> Self:
         return self
@@ -83,29 +83,29 @@ class History:
     def record_server_time(self, date: int | None) -> None:
         """Record the server's time ``date``, in Unix seconds, rounded down; None: its clock is in doubt.
 
-        A ``date`` that the local clocks contradict hides expired messages, and erases nothing until it is confirmed:
+        A ``date`` that contradicts the local clocks hides expired messages, but erases nothing until it is confirmed:
         see ``ServerClock``.
         """
         if date is None:
             self._clock.record_unknown_time()
             return
         with suppress(DiskError):
-            self._erase_due()  # by the former time: a correction must not show erased messages
+            self._erase_due()  # according to the former time: a correction must not show expired messages again
         former, anchor, unconfirmed = self.now(), self._clock.anchor, self._clock.unconfirmed
-        leap, now = self._clock.record_time(date), self.now()
-        is_corrected = leap > 0 or former - now > TOLERANCE_SECONDS
+        jump, now = self._clock.record_time(date), self.now()
+        is_corrected = jump > 0 or former - now > TOLERANCE_SECONDS
         if is_corrected or self._saved_clock.differs_from(self._clock):
             try:
                 with self._transaction() as connection:
                     self._saved_clock.write(connection, self._clock)
                     if is_corrected:
-                        if leap:
-                            shift_forward(connection, leap, now - leap)
+                        if jump:
+                            shift_forward(connection, jump, now - jump)
                         else:
                             shift_back(connection, former - now, now)
                         connection.execute(erasing.SET_GONE_AT, {"keep": self._keep_after_fetch})
             except sqlite3.Error as error:
-                self._saved_clock = SavedClock()  # the next answer repeats it
+                self._saved_clock = SavedClock()  # the next answer writes it again
                 if is_corrected:
                     self._clock.anchor, self._clock.unconfirmed = anchor, unconfirmed
                 if not isinstance(error, DiskError):
@@ -120,7 +120,7 @@ class History:
 
     @property
     def unknown_time_count(self) -> int:
-        """Number of answers whose clock was in doubt. If it rises during a fetch, the page may lack messages."""
+        """Number of answers with the clock in doubt. If it rises during a fetch, the page may lack messages."""
         return self._clock.unknown_time_count
 
     @property
@@ -130,7 +130,7 @@ class History:
 
     @property
     def needs_time(self) -> bool:
-        """Whether to ask the server for the time, to confirm a jump or after an answer in doubt."""
+        """Whether to ask the server for the time, to confirm a jump or to replace an unknown time."""
         return self._clock.needs_answer
 
     @property
@@ -181,8 +181,8 @@ class History:
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Set a group's effective expiry, for all its messages. Return whether it has changed.
 
-        Messages that expire by it are hidden at once, and erased by the next ``enforce``. With delete-after-fetch,
-        messages keep the lifetime that they had.
+        Messages that have expired under the new value are hidden at once, and erased by the next ``enforce``. With
+        delete-after-fetch, messages keep their former lifetime.
         """
         with self._transaction() as connection:
             group_key, former = ensure_group(connection, group_id)
@@ -199,27 +199,27 @@ class History:
         group_id: UUID,
         after: int,
         up_to: int,
-        arrived: Sequence[IncomingMessage],
+        incoming: Sequence[IncomingMessage],
         *,
         numbers: Sequence[int] | None = None,
         in_doubt: bool = False,
     ) -> bool:
         """Store a page fetched with ``after``, whose last number is ``up_to``, without expired messages.
 
-        ``numbers``: those of the page; None: those of ``arrived``. ``in_doubt``: the server's clock was in doubt.
-        Return False, and store nothing, if the history was not at ``after``: another process has fetched meanwhile.
-        Raises DiskError while the reserve cannot be filled.
+        ``numbers``: all numbers of the page; None: those of ``incoming``. ``in_doubt``: whether the server's clock was
+        in doubt. Returns False and stores nothing if the history does not end at ``after``, because another process
+        has fetched since. Raises DiskError while the reserve cannot be filled.
         """
         if not self._reserve.refill():
             raise DiskError(FULL)
-        numbers = [each.sequence_num for each in arrived] if numbers is None else numbers
+        numbers = [each.sequence_num for each in incoming] if numbers is None else numbers
         with self._transaction() as connection:
             group_key, _ = ensure_group(connection, group_id)
             fetched = pages.record_page(connection, group_key, after, up_to, numbers, in_doubt=in_doubt)
             if fetched is None:
                 return False
             times = TimeBounds(self.now(), self._clock.earliest(), self._clock.confirmed_now())
-            pages.store(connection, group_key, fetched, arrived, times)
+            pages.store(connection, group_key, fetched, incoming, times)
             self._set_gone_at(connection, group_key, after)
         return True
 
@@ -228,7 +228,7 @@ class History:
         return self._read("sequence_num > ? ORDER BY sequence_num LIMIT ?", group_id, after, limit)
 
     def present(self, group_id: UUID, numbers: Iterable[int]) -> set[int]:
-        """Return those of ``numbers`` whose messages are stored, including hidden ones."""
+        """Return the ``numbers`` whose messages are stored, even if they are hidden."""
         return {each for each in numbers if self._connection.execute(_KEY, (group_id.bytes, each)).fetchone()}
 
     def last_messages(self, group_id: UUID, limit: int = 100) -> list[Message]:
@@ -250,10 +250,10 @@ class History:
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not handled, late ones first.
 
-        Messages after one that is hidden by an unconfirmed time are held back: it may reappear before them.
+        If an unconfirmed time hides a message, later ones are not returned: the hidden one may reappear before them.
         """
-        if late := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
-            return late
+        if late_messages := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
+            return late_messages
         handled = self._number(group_id, "handled_up_to")
         row = self._connection.execute(
             "SELECT min(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
@@ -265,7 +265,7 @@ class History:
     def mark_handled(self, group_id: UUID, number: int) -> None:
         """Record that the application has handled a message, and all before it except late ones.
 
-        Does nothing if the group was erased meanwhile.
+        Does nothing if the group was erased since.
         """
         with self._transaction() as connection:
             connection.execute(
@@ -283,7 +283,7 @@ class History:
             self._mark_read(connection, group_id, up_to)
 
     def mark_seen(self, group_id: UUID, user_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Record messages that were on the user's screen, in any order.
+        """Record messages that were shown on the user's screen, in any order.
 
         ``numbers``: None marks all as seen except self-destructing ones. Everything before the first unseen message of
         another user counts as read, and its timers start.
@@ -326,7 +326,7 @@ class History:
         return [UUID(bytes=row[0]) for row in rows]
 
     def unreported_reads(self) -> dict[UUID, int]:
-        """Return the numbers up to which groups were read, where the server does not know it yet."""
+        """Return the groups with unsent read receipts, and the number up to which each was read."""
         rows = self._connection.execute("SELECT group_id, read_up_to FROM groups WHERE read_up_to > told_up_to")
         return {UUID(bytes=row[0]): row[1] for row in rows}
 
@@ -352,7 +352,7 @@ class History:
         return self._forget_where(f"group_id = ? AND {numbers}", group_id.bytes, json.dumps(list(sequence_nums)))
 
     def forget_group(self, group_id: UUID) -> bool:
-        """Erase a group with its messages. Return whether it was known."""
+        """Erase a group with its messages. Return whether the history had the group."""
         self._forget_where("group_id = ?", group_id.bytes)
         with self._transaction() as connection:
             return connection.execute("DELETE FROM groups WHERE group_id = ?", (group_id.bytes,)).rowcount > 0
@@ -382,10 +382,10 @@ class History:
             connection.execute("DELETE FROM doubt")
 
     def enforce(self) -> list[ErasedMessage]:
-        """Erase and return expired messages. It is cheap: call it at least once a second."""
+        """Erase and return expired messages. Call it at least once a second: it is cheap."""
         self._erase_due()
         self._reserve.refill()
-        found, self._unannounced = self._unannounced, []
+        found, self._unreported = self._unreported, []
         return found
 
     def release_reserve(self) -> None:
@@ -393,26 +393,26 @@ class History:
         self._reserve.release()
 
     def _forget_where(self, condition: str, *values: bytes | int | str) -> list[ErasedMessage]:
-        """Erase matching messages in batches; if space is lacking, one at a time, in the reserved space."""
-        find = f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE {condition} LIMIT ?"
-        erased, most = list[ErasedMessage](), MAX_BATCH
-        while self._connection.execute(find, (*values, 1)).fetchone():
+        """Erase matching messages in batches; on a full disk one at a time, in the reserved space."""
+        query = f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE {condition} LIMIT ?"
+        erased, batch_size = list[ErasedMessage](), MAX_BATCH
+        while self._connection.execute(query, (*values, 1)).fetchone():
             try:
                 with self._transaction() as connection:
-                    keys = connection.execute(find, (*values, most)).fetchall()
-                    some = erasing.erase(connection, [each[0] for each in keys])
+                    keys = connection.execute(query, (*values, batch_size)).fetchall()
+                    batch = erasing.erase(connection, [each[0] for each in keys])
             except DiskError:
-                if not self._reserve.release() and most == 1:
-                    self._unannounced += erased
+                if not self._reserve.release() and batch_size == 1:
+                    self._unreported += erased
                     raise
-                most = 1
+                batch_size = 1
             else:
-                erased += some
+                erased += batch
         return erased
 
     def _erase_due(self) -> None:
         """Erase expired messages, which the next ``enforce`` returns."""
-        self._unannounced += self._forget_where("gone_at <= ?", self._clock.confirmed_now())
+        self._unreported += self._forget_where("gone_at <= ?", self._clock.confirmed_now())
         with suppress(DiskError):  # compacting needs space before it frees any
             while (segment := bodies.sparse(self._connection)) is not None:
                 with self._transaction() as connection:
@@ -436,7 +436,7 @@ class History:
         return row[0] if row else 0
 
     def _mark_read(self, connection: sqlite3.Connection, group_id: UUID, up_to: int) -> None:
-        """Mark everything up to a number as read, at most what was fetched."""
+        """Mark everything up to a number as read, at most up to the last fetched message."""
         group_key, _ = ensure_group(connection, group_id)
         up_to = min(up_to, self.fetched_up_to(group_id))  # later messages cannot have been seen
         former = read_position.mark_read(connection, group_key, up_to, self._clock.earliest())

@@ -12,13 +12,13 @@ SAVE_INTERVAL_SECONDS = 60
 def load_clock(connection: sqlite3.Connection) -> tuple[Anchor | None, UnconfirmedTime | None]:
     """Return the last accepted time and the unconfirmed one."""
     row = connection.execute("SELECT server, wall, since_boot, boot_id FROM about").fetchone()
-    pending = connection.execute("SELECT answers, server, wall, since_boot, boot_id FROM doubt").fetchone()
+    doubt_row = connection.execute("SELECT answers, server, wall, since_boot, boot_id FROM doubt").fetchone()
     anchor = Anchor(row[0], Reading(*row[1:])) if row and row[0] is not None else None
-    return anchor, pending and UnconfirmedTime(Anchor(pending[1], Reading(*pending[2:])), pending[0])
+    return anchor, doubt_row and UnconfirmedTime(Anchor(doubt_row[1], Reading(*doubt_row[2:])), doubt_row[0])
 
 
 class SavedClock:
-    """The stored state of a clock, to write it only when it has changed."""
+    """The stored state of a clock, which is written only when it has changed."""
 
     def __init__(self) -> None:
         self._anchor: Anchor | None = None
@@ -44,7 +44,7 @@ class SavedClock:
 
 
 def shift_forward(connection: sqlite3.Connection, seconds: int, former: int) -> None:
-    """Correct for an accepted time ``former`` that was ``seconds`` behind: remaining lifetimes stay the same."""
+    """Correct times after the accepted time ``former`` was ``seconds`` behind: remaining lifetimes stay the same."""
     connection.execute(
         "UPDATE messages SET arrived_at = arrived_at + iif(arrived_at <= ?2, ?1, 0),"
         " redact_at = redact_at + iif(redact_at <= ?2 + self_destruct_seconds, ?1, 0)",
@@ -53,9 +53,10 @@ def shift_forward(connection: sqlite3.Connection, seconds: int, former: int) -> 
 
 
 def shift_back(connection: sqlite3.Connection, seconds: int, now: int) -> None:
-    """Correct for a time that was ``seconds`` ahead of ``now``: move times that were set by it back.
+    """Correct times that were recorded while the clock was ``seconds`` ahead of ``now``: move them back.
 
-    These are recognized as impossible: a creation after now, or a timer with more than its whole duration left.
+    They are recognized because they are impossible: a creation after ``now``, or a timer with more than its whole
+    duration left.
     """
     connection.execute(
         "UPDATE messages SET created_at = iif(created_at > ?2, min(created_at - ?1, ?2), created_at),"
@@ -72,6 +73,6 @@ def _values(anchor: Anchor) -> tuple[int, int, int, str]:
 
 def _differs(former: Anchor, anchor: Anchor) -> bool:
     """Return whether an anchor differs from the stored one, beyond the rounding of the server's seconds."""
-    passed = anchor.at.wall - former.at.wall
-    was_set = abs(anchor.server - former.server - passed) > 1 or anchor.at.boot_id != former.at.boot_id
-    return was_set or not 0 <= passed < SAVE_INTERVAL_SECONDS
+    elapsed = anchor.at.wall - former.at.wall
+    is_clock_set = abs(anchor.server - former.server - elapsed) > 1 or anchor.at.boot_id != former.at.boot_id
+    return is_clock_set or not 0 <= elapsed < SAVE_INTERVAL_SECONDS

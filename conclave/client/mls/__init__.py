@@ -1,4 +1,4 @@
-"""MLS, the protocol of RFC 9420, over the primitives of ``cryptography``. It imports nothing else of Conclave."""
+"""MLS, the protocol of RFC 9420, over the primitives of ``cryptography``. It imports no other module of Conclave."""
 
 from conclave.client.mls.credentials import Credential, Extension, basic
 from conclave.client.mls.crypto import fingerprint

@@ -172,7 +172,7 @@ class ByteReader:
         return data
 
     def vector(self, read: Callable[[Self], T], at_most: int) -> tuple[T, ...]:
-        """Read a vector of structures, each with ``read``."""
+        """Read a vector of structures by calling ``read`` for each."""
         length = self.varint()
         stop, outer = self._position + length, self._end
         if stop > outer:
@@ -185,9 +185,9 @@ class ByteReader:
         self._end = outer
         return tuple(items)
 
-    def _count(self, so_far: int, at_most: int) -> None:
+    def _count(self, length: int, at_most: int) -> None:
         self._elements_left -= 1
-        if so_far >= at_most:
+        if length >= at_most:
             raise LimitError(f"a vector has more than {at_most} entries")
         if self._elements_left < 0:
             raise LimitError("the vectors of a message have too many entries")
@@ -226,17 +226,17 @@ class ByteReader:
             raise MalformedMessageError(f"{value} is not a known {kind.__name__}") from None
 
     def rest(self) -> bytes:
-        """Read the rest."""
+        """Read the remaining bytes."""
         return self.fixed(self._end - self._position)
 
     def finish(self) -> None:
-        """Raise MalformedMessageError if anything is left."""
+        """Raise MalformedMessageError if bytes remain."""
         if self._position != self._end:
             raise MalformedMessageError("a message has trailing bytes")
 
 
 def decode(data: bytes, read: Callable[[ByteReader], T], reader_of: Callable[[bytes], ByteReader] = ByteReader) -> T:
-    """Decode a structure that fills ``data``. ``reader_of``: makes the reader, with its limits."""
+    """Decode a structure that fills ``data``. ``reader_of``: creates the reader, with its limits."""
     reader = reader_of(data)
     value = read(reader)
     reader.finish()

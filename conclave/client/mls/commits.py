@@ -1,4 +1,4 @@
-"""Creates commits (RFC 9420 section 12.4.1), and applies own ones and others' (section 12.4.2)."""
+"""Creates commits (RFC 9420 section 12.4.1), and applies those of this member and of others (section 12.4.2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +70,7 @@ class OwnPath:
 class CommitEffect:
     """The changes of a commit. ``removed_self``: the reader was removed, and there is no new state.
 
-    ``proposed``: members whose addition or removal was proposed by another member than the committer.
+    ``proposed``: members whose addition or removal was proposed by a member other than the committer.
     """
 
     committer: MlsMember
@@ -89,7 +89,7 @@ def advance(
 ) -> tuple[GroupState | None, CommitEffect, EpochSchedule | None]:
     """Apply a commit whose signature is verified, without checking its confirmation tag.
 
-    ``own``: for an own commit. Returns no state if the reader was removed.
+    ``own``: the secrets of an own commit; None for a received one. Returns no state if the reader was removed.
     """
     content = authenticated.content
     if not isinstance(content.content, Commit):
@@ -99,7 +99,7 @@ def advance(
     effect = _effect(state, staged, committed)
     if effect.removed_self:
         return None, effect, None
-    keys = _keys_that_stay(state, staged)
+    keys = _remaining_keys(state, staged)
     path = _path_secrets(state, staged, own, keys)
     if path is not None:
         keys |= {x: pair.private for x, pair in path.keys.items()}
@@ -132,13 +132,13 @@ def apply_commit(
 def _effect(state: GroupState, staged: StagedCommit, committed: Sequence[CommittedProposal]) -> CommitEffect:
     before, after, applied = state.members(), members_of(staged.tree), staged.applied
     by_others = [
-        one.sender.sender_type == SenderType.MEMBER and one.sender != member(staged.committer) for one in committed
+        each.sender.sender_type == SenderType.MEMBER and each.sender != member(staged.committer) for each in committed
     ]
-    adds = [by_other for one, by_other in zip(committed, by_others, strict=True) if isinstance(one.proposal, Add)]
+    adds = [by_other for each, by_other in zip(committed, by_others, strict=True) if isinstance(each.proposal, Add)]
     proposed = [after[i] for i, by_other in zip(applied.added, adds, strict=True) if by_other]
-    for one, by_other in zip(committed, by_others, strict=True):
-        if by_other and isinstance(one.proposal, Remove):
-            proposed.append(before[one.proposal.removed])
+    for each, by_other in zip(committed, by_others, strict=True):
+        if by_other and isinstance(each.proposal, Remove):
+            proposed.append(before[each.proposal.removed])
     return CommitEffect(
         committer=after[staged.committer],
         added=tuple(after[i] for i in applied.added),
@@ -149,8 +149,8 @@ def _effect(state: GroupState, staged: StagedCommit, committed: Sequence[Committ
     )
 
 
-def _keys_that_stay(state: GroupState, staged: StagedCommit) -> dict[int, bytes]:
-    """Return the private keys whose public ones are still in the tree; a key of an own Update takes its place."""
+def _remaining_keys(state: GroupState, staged: StagedCommit) -> dict[int, bytes]:
+    """Return the private keys whose public keys are still in the tree, and the key of an own Update."""
     own = 2 * state.own_index
     keys = {}
     for x, private in state.private_keys.items():
@@ -191,7 +191,7 @@ def _init_secret(state: GroupState, staged: StagedCommit) -> bytes:
 
 @dataclass(frozen=True)
 class CommitSpec:
-    """The content of a commit. ``proposals``: by value. ``references``: proposals that were sent before."""
+    """The content of a commit. ``proposals``: included by value. ``references``: proposals that were sent before."""
 
     proposals: tuple[Proposal, ...] = ()
     references: tuple[CachedProposal, ...] = ()
@@ -231,7 +231,7 @@ def create_path(
 
 
 def create_commit(state: GroupState, spec: CommitSpec, inputs: CommitInputs) -> CreatedCommit:
-    """Create a commit with a path. It is checked by the same functions as received ones."""
+    """Create a commit with a path. It is checked by the same functions as received commits."""
     sender = member(state.own_index)
     committed = [CommittedProposal(cached.sender, cached.proposal) for cached in spec.references]
     committed += [CommittedProposal(sender, proposal) for proposal in spec.proposals]
@@ -252,7 +252,7 @@ def create_commit(state: GroupState, spec: CommitSpec, inputs: CommitInputs) -> 
 def signed_commit(
     public: PublicGroupState, private: bytes, commit: Commit, sender: Sender, spec: CommitSpec
 ) -> AuthenticatedContent:
-    """Sign a commit, still without its confirmation tag, which depends on the signature."""
+    """Sign a commit. It has no confirmation tag yet, since the tag depends on the signature."""
     context = public.context
     content = FramedContent(context.group_id, context.epoch, sender, spec.authenticated_data, commit)
     signature = sign(public.suite, spec.wire_format, content, private, context.encode())

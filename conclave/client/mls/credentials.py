@@ -11,7 +11,7 @@ from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16, U
 
 MAX_EXTENSIONS = 64
 MAX_EXTENSION_BYTES = 16_384
-"""Maximum size of a list of extensions, except in a group info, where one is the tree."""
+"""Maximum size of a list of extensions, except in a group info, which contains the tree."""
 MAX_CERTIFICATES = 16
 MAX_EXTERNAL_SENDERS = 256
 
@@ -24,7 +24,7 @@ class CredentialType(IntEnum):
 
 
 class ExtensionType(IntEnum):
-    """Extensions that this package knows (section 17.3), including that of key packages of last resort."""
+    """Extensions that this package supports (section 17.3), including that of last-resort key packages."""
 
     APPLICATION_ID = 1
     RATCHET_TREE = 2
@@ -101,7 +101,7 @@ def read_extensions(reader: ByteReader) -> tuple[Extension, ...]:
 
 
 def read_large_extensions(reader: ByteReader) -> tuple[Extension, ...]:
-    """Read ``Extension extensions<V>``. Raises MalformedMessageError for two of one type (section 13.4)."""
+    """Read ``Extension extensions<V>``. Raises MalformedMessageError for two extensions of one type (section 13.4)."""
     extensions = reader.vector(Extension.decode, MAX_EXTENSIONS)
     if len({extension.extension_type for extension in extensions}) != len(extensions):
         raise MalformedMessageError("a list has two extensions of one type")
@@ -115,7 +115,7 @@ LargeExtensions: TypeAlias = Annotated[tuple[Extension, ...], FieldEncoding(vect
 
 
 def check_places(extensions: Iterable[Extension], place: str) -> None:
-    """Check that extensions may occur at ``place``, one of those of PLACES."""
+    """Check that extensions may occur at ``place``, a value of PLACES."""
     if any(PLACES.get(extension.extension_type, place) != place for extension in extensions):
         raise InvalidError(f"{place} has an extension that belongs elsewhere")
 

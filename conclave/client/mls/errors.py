@@ -1,4 +1,4 @@
-"""Errors of MLS, with a class for each way to handle them."""
+"""Errors of MLS, one class for each way to handle them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,7 +17,7 @@ class MalformedMessageError(MlsError):
 
 
 class LimitError(MlsError):
-    """Something exceeds a limit of this package."""
+    """A value exceeds a limit of this package."""
 
 
 class InvalidError(MlsError):
@@ -33,11 +33,11 @@ class DisallowedProposalError(InvalidError):
 
 
 class StaleError(MlsError):
-    """The message is of another epoch, for which there are no keys."""
+    """The message belongs to another epoch, for which there are no keys."""
 
 
 class ReplayedError(MlsError):
-    """The key of this message was used: it was read before, or is too old."""
+    """The key of this message is erased: the message was read before, or is too old."""
 
 
 class OwnMessageError(MlsError):
@@ -45,7 +45,7 @@ class OwnMessageError(MlsError):
 
 
 class OutdatedStateError(MlsError):
-    """The message is signed by the own key but was not made from this state, which is an old one or a copy."""
+    """The message is signed by the own key but was not created from this state, which is outdated or a copy."""
 
 
 class WrongRecipientError(MlsError):
@@ -57,18 +57,18 @@ class StateError(MlsError):
 
 
 def convert_errors(call: Callable[P, R]) -> Callable[P, R]:
-    """Convert every exception of a call to an MlsError: data from others must not end the program.
+    """Convert every exception of a function to an MlsError: data from others must not stop the program.
 
-    For functions without side effects, at the boundary of this package.
+    Use it for functions without side effects, at the boundary of this package.
     """
 
     @wraps(call)
-    def inner(*args: P.args, **named: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(*args, **named)
+            return call(*args, **kwargs)
         except MlsError:
             raise
         except Exception as error:
             raise InvalidError(f"it cannot be processed ({type(error).__name__})") from error
 
-    return inner
+    return wrapper

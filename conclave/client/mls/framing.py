@@ -42,7 +42,7 @@ class SenderType(IntEnum):
 
 WITH_INDEX = (SenderType.MEMBER, SenderType.EXTERNAL)
 BOUND_TO_GROUP = (SenderType.MEMBER, SenderType.NEW_MEMBER_COMMIT)
-"""Senders whose signature covers the group context, which others do not know."""
+"""Senders whose signature covers the group context, which other senders do not have."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class FramedContent:
     @classmethod
     def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
-        where = reader.short(), reader.epoch(), Sender.decode(reader), reader.opaque()
-        return cls(*where, decode_content(reader, reader.enum(ContentType, reader.uint8())))
+        header = reader.short(), reader.epoch(), Sender.decode(reader), reader.opaque()
+        return cls(*header, decode_content(reader, reader.enum(ContentType, reader.uint8())))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def to_be_signed(wire_format: WireFormat, content: FramedContent, group_context:
 
 @dataclass(frozen=True)
 class PublicMessage:
-    """An unencrypted message (section 6.2). Those of members have a membership tag."""
+    """An unencrypted message (section 6.2). Messages of members have a membership tag."""
 
     content: FramedContent
     auth: FramedContentAuthData

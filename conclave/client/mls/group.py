@@ -49,7 +49,7 @@ NO_PSKS: Mapping[bytes, bytes] = {}
 class OwnCommit:
     """An own commit to send. It takes effect when it comes back as the first of its epoch.
 
-    ``welcome``: for added members. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
+    ``welcome``: for added members. ``group_info``, ``epoch``, ``epoch_authenticator``: values after the commit.
     """
 
     message: bytes
@@ -81,9 +81,9 @@ class MlsGroup:
         policy: Policy | None = None,
     ) -> Self:
         """Create a group with the client of ``own`` as its only member. ``group_id``: None: random."""
-        chosen = os.urandom(own.suite.kdf.size) if group_id is None else group_id
+        new_group_id = os.urandom(own.suite.kdf.size) if group_id is None else group_id
         policy = policy or Policy()
-        return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
+        return cls(joining.create(own, new_group_id, tuple(extensions), policy, now), policy)
 
     @classmethod
     @convert_errors
@@ -98,19 +98,19 @@ class MlsGroup:
         psks: Mapping[bytes, bytes] = NO_PSKS,
         policy: Policy | None = None,
     ) -> tuple[Self, OwnKeyPackage]:
-        """Join by a Welcome: return the group, and the used key package.
+        """Join with a Welcome: return the group, and the used key package.
 
-        Erase the key package's private keys in the transaction that stores the state, unless it is of last resort.
+        Erase the key package's private keys in the transaction that stores the state, unless it is a last-resort one.
         """
         body = decode_message(welcome)
         if not isinstance(body, Welcome):
             raise MalformedMessageError("a message is not a Welcome")
         policy = policy or Policy()
         inputs = CommitInputs(policy, now, psks)
-        state, used, signer = joining.join(body, own_key_packages, inputs, known_groups, tree)
+        state, key_package, signer = joining.join(body, own_key_packages, inputs, known_groups, tree)
         group = cls(state, policy)
         group.welcomed_by = signer
-        return group, used
+        return group, key_package
 
     @classmethod
     @convert_errors
@@ -127,14 +127,14 @@ class MlsGroup:
     ) -> tuple[Self, bytes]:
         """Join by an external commit: return the group after it, and the commit.
 
-        ``own``: has the identity and the signature key. ``resync``: remove an old leaf of the same identity. If another
-        commit of the epoch comes first, this one is void: drop the group, and join again by a newer group info.
+        ``own``: provides the identity and the signature key. ``resync``: remove an old leaf of the same identity. If
+        another commit of the epoch comes first, this one is void: drop the group, and join with a newer group info.
         """
         body = decode_message(info)
         if not isinstance(body, GroupInfo):
             raise MalformedMessageError("a message is not a group info")
         policy = policy or Policy()
-        joined = joining.external_join(
+        result = joining.external_join(
             body,
             own,
             CommitInputs(policy, now, NO_PSKS),
@@ -142,13 +142,13 @@ class MlsGroup:
             tree=tree,
             authenticated_data=authenticated_data,
         )
-        return cls(joined.state, policy), joined.message
+        return cls(result.state, policy), result.message
 
     def copy(self) -> Self:
         """Return an independent copy of the group."""
         return type(self)(self._state, self.policy)
 
-    # What is known
+    # Properties
 
     @property
     def _state(self) -> GroupState:
@@ -158,7 +158,7 @@ class MlsGroup:
 
     @property
     def is_member(self) -> bool:
-        """Whether this client is a member. After its removal the group's keys are gone."""
+        """Whether this client is a member. Its removal erases the group's keys."""
         return self._current is not None
 
     @property
@@ -178,7 +178,7 @@ class MlsGroup:
 
     @property
     def epoch_authenticator(self) -> bytes:
-        """A value that all members of the epoch share, and only they (section 8.7)."""
+        """A value that only members of the epoch have (section 8.7)."""
         return self._state.secrets.epoch_authenticator
 
     @property
@@ -217,12 +217,12 @@ class MlsGroup:
 
     def find(self, identity: bytes) -> MlsMember | None:
         """Return the member with a basic identity."""
-        return next((one for one in self.members().values() if one.credential.identity == identity), None)
+        return next((each for each in self.members().values() if each.credential.identity == identity), None)
 
     @property
     def pending(self) -> tuple[bytes, ...]:
         """Own commits of this epoch that have not come back yet, as sent."""
-        return tuple(one.message for one in self._state.pending)
+        return tuple(each.message for each in self._state.pending)
 
     def export_secret(self, label: str, context: bytes, length: int) -> bytes:
         """Return a secret that only members of this epoch have (section 8.5)."""
@@ -250,7 +250,7 @@ class MlsGroup:
         authenticated_data: bytes = b"",
         private: bool = False,
     ) -> OwnCommit:
-        """Create a commit with new own keys, which is pending until it comes back. It includes cached proposals.
+        """Create a commit with new own keys and the cached proposals. It is pending until it comes back.
 
         ``remove``: leaf indexes. ``extensions``: the group's new list. ``psks``: pre-shared keys of the application to
         include, by id. ``private``: encrypt the commit.
@@ -259,29 +259,29 @@ class MlsGroup:
         self._check_may_change(state)
         for key_package in add:
             check_usable_now(key_package, leaf_rules(state.public, self.policy, now))
-        wanted: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
-        wanted += [Add(key_package) for key_package in add]
-        wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
-        wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
+        proposals: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
+        proposals += [Add(key_package) for key_package in add]
+        proposals += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
+        proposals += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), each)) for each in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         spec = CommitSpec(
-            tuple(wanted), committable_proposals(state, wanted, self.policy), authenticated_data, wire_format
+            tuple(proposals), committable_proposals(state, proposals, self.policy), authenticated_data, wire_format
         )
         try:
-            made = create_commit(state, spec, inputs)
+            created = create_commit(state, spec, inputs)
         except MlsError:
             if not spec.references:
                 raise
-            made = create_commit(state, replace(spec, references=()), inputs)
-        state, message = protected(state, made.authenticated)
-        pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
+            created = create_commit(state, replace(spec, references=()), inputs)
+        state, message = protected(state, created.authenticated)
+        pending = PendingCommit(message, created.authenticated, created.own.leaf_private, created.own.path_secret)
         self._current = replace(state, pending=(*state.pending, pending))
         return OwnCommit(
             message,
-            None if made.welcome is None else encode_message(made.welcome),
-            encode_message(group_info(made.after, external_pub=True)),
-            made.after.context.epoch,
-            made.after.secrets.epoch_authenticator,
+            None if created.welcome is None else encode_message(created.welcome),
+            encode_message(group_info(created.after, external_pub=True)),
+            created.after.context.epoch,
+            created.after.secrets.epoch_authenticator,
         )
 
     def _check_may_change(self, state: GroupState) -> None:
@@ -291,18 +291,18 @@ class MlsGroup:
             raise LimitError(f"{MAX_PENDING} own commits of this epoch are pending")
 
     def apply_pending(self, now: int, message: bytes | None = None, psks: Mapping[bytes, bytes] = NO_PSKS) -> None:
-        """Apply an own commit before it comes back: ``message``, or the only pending one."""
+        """Apply an own commit before it comes back. ``message``: the commit; None: the only pending one."""
         pending = self._state.pending
-        chosen = [one for one in pending if message is None or one.message == message]
-        if len(chosen) != 1:
+        matches = [each for each in pending if message is None or each.message == message]
+        if len(matches) != 1:
             raise StateError("no such own commit is pending")
-        self._apply_own(chosen[0], CommitInputs(self.policy, now, psks))
+        self._apply_own(matches[0], CommitInputs(self.policy, now, psks))
 
     def drop_pending(self, message: bytes | None = None) -> None:
-        """Drop a pending commit that will not be sent: ``message``, or all."""
+        """Drop a pending commit that will not be sent. ``message``: the commit; None: all."""
         state = self._state
-        left = tuple(one for one in state.pending if message is not None and one.message != message)
-        self._current = replace(state, pending=left)
+        remaining = tuple(each for each in state.pending if message is not None and each.message != message)
+        self._current = replace(state, pending=remaining)
 
     def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
         """Propose to add a client; return the message."""
@@ -353,13 +353,13 @@ class MlsGroup:
 
     @convert_errors
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
-        """Process a message, in the server's order. A rejected one raises an MlsError, and changes nothing.
+        """Process a message, in the server's order. A rejected message raises an MlsError, and changes nothing.
 
-        An own commit that comes back is applied. If another commit comes first, own ones of the epoch are void. Own
-        application messages raise OwnMessageError: the sender has to store their content.
+        An own commit that comes back is applied. If another commit comes first, own commits of the epoch are
+        void. Own application messages raise OwnMessageError: the sender has to store their content.
         """
         state, inputs = self._state, CommitInputs(self.policy, now, psks)
-        own = next((one for one in state.pending if one.message == message), None)
+        own = next((each for each in state.pending if each.message == message), None)
         if own is not None:
             return self._apply_own(own, inputs)
         if state.entered_by and state.entered_by == message_hash(message):

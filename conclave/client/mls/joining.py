@@ -1,4 +1,4 @@
-"""Creates groups, and joins them by a Welcome or an external commit (RFC 9420 sections 11 and 12.4.3)."""
+"""Creates groups, and joins them with a Welcome or an external commit (RFC 9420 sections 11 and 12.4.3)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ def create(
     return new_epoch_state(public, 0, own.signature_private, {0: own.encryption_private}, schedule)
 
 
-# By a Welcome
+# With a Welcome
 
 
 def join(
@@ -60,13 +60,13 @@ def join(
     known_groups: Collection[bytes] = (),
     tree: bytes | None = None,
 ) -> tuple[GroupState, OwnKeyPackage, MlsMember]:
-    """Join by a Welcome (section 12.4.3.1): return the state, the used key package, and the signer.
+    """Join with a Welcome (section 12.4.3.1): return the state, the used key package, and the signer.
 
     ``known_groups``: ids of the groups that this client is in. ``tree``: the tree, if the Welcome has none.
     """
     own, secrets = _find_secrets(welcome, own_key_packages)
     suite = own.suite
-    psk = derive_psk_secret(suite, [(which, _joining_psk(which, inputs)) for which in secrets.psks])
+    psk = derive_psk_secret(suite, [(psk_id, _joining_psk(psk_id, inputs)) for psk_id in secrets.psks])
     welcome_secret = derive_welcome_secret(suite, secrets.joiner_secret, psk)
     info = welcome.group_info(suite, welcome_secret)
     if info.group_context.cipher_suite != suite.number:
@@ -75,7 +75,7 @@ def join(
     if info.group_context.group_id in known_groups:
         raise InvalidError("a Welcome is for a group that this client is already in")
     leaf = own.key_package.leaf_node
-    own_index = next((i for i, one in public.tree.leaves() if one == leaf), None)
+    own_index = next((i for i, each in public.tree.leaves() if each == leaf), None)
     if own_index is None or own_index == info.signer:
         raise InvalidError("a Welcome is for a group to which this client was not added")
     keys = {2 * own_index: own.encryption_private}
@@ -118,15 +118,15 @@ def _path_keys(tree: RatchetTree, signer: int, own_index: int, path_secret: byte
     """Derive private keys from the common ancestor upwards. Each must match the key in the tree."""
     lowest = tree_math.common_ancestor(signer, own_index)
     nodes = [x for x, _ in tree.filtered_direct_path(signer) if tree_math.level(x) >= tree_math.level(lowest)]
-    derived = derive_path(tree.suite, nodes, path_secret)
-    for x, pair in derived.keys.items():
+    path = derive_path(tree.suite, nodes, path_secret)
+    for x, pair in path.keys.items():
         node = tree.parent(x)
         public = b"" if node is None else node.encryption_key
         check_equal(public, pair.public, "a Welcome has a key that differs from the one in the tree")
-    return {x: pair.private for x, pair in derived.keys.items()}
+    return {x: pair.private for x, pair in path.keys.items()}
 
 
-# By an external commit
+# With an external commit
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def external_join(
     tree: bytes | None = None,
     authenticated_data: bytes = b"",
 ) -> ExternalJoinResult:
-    """Join by an external commit (section 12.4.3.2).
+    """Join with an external commit (section 12.4.3.2).
 
-    ``own``: has the identity and the signature key; other keys are new. ``resync``: remove an old own leaf.
+    ``own``: provides the identity and the signature key; other keys are new. ``resync``: remove an old own leaf.
     """
     public = _checked_public(info, tree, inputs)
     suite, leaf = public.suite, own.key_package.leaf_node
@@ -159,9 +159,9 @@ def external_join(
         raise InvalidError("a group has another cipher suite than the key package")
     kem_output, init_secret = external_init(suite, info.external_pub)
     proposals: list[Proposal] = [ExternalInit(kem_output)]
-    old = next((i for i, one in public.tree.leaves() if one.credential == leaf.credential), None)
-    if resync and old is not None:
-        proposals.append(Remove(old))
+    old_index = next((i for i, each in public.tree.leaves() if each.credential == leaf.credential), None)
+    if resync and old_index is not None:
+        proposals.append(Remove(old_index))
     sender = Sender(SenderType.NEW_MEMBER_COMMIT)
     committed = [CommittedProposal(sender, proposal) for proposal in proposals]
     applied = apply(public, committed, inputs.policy, inputs.now)

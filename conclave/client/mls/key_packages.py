@@ -14,14 +14,14 @@ from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 BACKDATE_SECONDS = 3_600
-"""Seconds by which own leaves are backdated, for clients whose clocks are behind."""
+"""Seconds by which the start of an own leaf's lifetime is backdated, for clients whose clocks are behind."""
 LIFETIME_SECONDS = 90 * 86_400
 """Validity of own key packages, in seconds."""
 STORED_VERSION = 1
 """Version of the stored format."""
 
 
-def _known_version(reader: ByteReader) -> int:
+def _read_version(reader: ByteReader) -> int:
     version = reader.uint16()
     if version != MLS10:
         raise MalformedMessageError("a key package has an unsupported version of the protocol")
@@ -32,7 +32,7 @@ def _known_version(reader: ByteReader) -> int:
 class KeyPackage(Struct):
     """A key package. ``init_key``: the key to which a Welcome is encrypted."""
 
-    version: Annotated[int, FieldEncoding(uint16, _known_version)]
+    version: Annotated[int, FieldEncoding(uint16, _read_version)]
     cipher_suite: Uint16
     init_key: Opaque
     leaf_node: LeafNode
@@ -71,7 +71,7 @@ class KeyPackage(Struct):
         return replace(self, signature=sign_with_label(self.suite, private, "KeyPackageTBS", self.to_be_signed()))
 
     def is_signed(self) -> bool:
-        """Return whether the leaf's key has signed it."""
+        """Return whether it has a valid signature of the leaf's key."""
         key = self.leaf_node.signature_key
         return verify_with_label(self.suite, key, "KeyPackageTBS", self.to_be_signed(), self.signature)
 
@@ -117,7 +117,7 @@ def create_key_package(
 ) -> OwnKeyPackage:
     """Create a key package with new keys.
 
-    ``now``: Unix seconds. ``last_resort``: may be used more than once, when no other is left.
+    ``now``: Unix seconds. ``last_resort``: it may be used more than once, when no other is left.
     """
     init, encryption = hpke.generate_key_pair(suite), hpke.generate_key_pair(suite)
     leaf = LeafNode(

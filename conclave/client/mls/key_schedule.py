@@ -61,7 +61,7 @@ class EpochSecrets(Struct):
 
 @dataclass(frozen=True, repr=False)
 class EpochSchedule:
-    """All secrets of an epoch: the stored ones, and others that are used once and dropped."""
+    """All secrets of an epoch: those that are stored, and those that are used once and dropped."""
 
     secrets: EpochSecrets
     joiner_secret: bytes
@@ -162,7 +162,7 @@ class ResumptionPSKUsage(IntEnum):
 
 @dataclass(frozen=True)
 class PreSharedKeyID:
-    """The id of a pre-shared key. External ones have a ``psk_id``, resumption keys usage, group and epoch."""
+    """The id of a pre-shared key. External keys have a ``psk_id``; resumption keys have usage, group and epoch."""
 
     psktype: PSKType
     psk_nonce: bytes
@@ -174,10 +174,10 @@ class PreSharedKeyID:
     def encode(self) -> bytes:
         """Encode."""
         if self.usage is None:
-            which = opaque(self.psk_id)
+            source = opaque(self.psk_id)
         else:
-            which = uint8(self.usage) + opaque(self.psk_group_id) + uint64(self.psk_epoch)
-        return uint8(self.psktype) + which + opaque(self.psk_nonce)
+            source = uint8(self.usage) + opaque(self.psk_group_id) + uint64(self.psk_epoch)
+        return uint8(self.psktype) + source + opaque(self.psk_nonce)
 
     @classmethod
     def decode(cls, reader: ByteReader) -> Self:
@@ -194,8 +194,8 @@ class PreSharedKeyID:
 def derive_psk_secret(suite: CipherSuite, psks: Sequence[tuple[PreSharedKeyID, bytes]]) -> bytes:
     """Return the combined secret of a commit's pre-shared keys, in order; zeros if there are none."""
     secret = zeros(suite)
-    for index, (which, psk) in enumerate(psks):
-        label = which.encode() + uint16(index) + uint16(len(psks))
+    for index, (psk_id, psk) in enumerate(psks):
+        label = psk_id.encode() + uint16(index) + uint16(len(psks))
         extracted = suite.kdf.extract(zeros(suite), psk)
         psk_input = expand_with_label(suite, extracted, "derived psk", label, suite.kdf.size)
         secret = suite.kdf.extract(psk_input, secret)

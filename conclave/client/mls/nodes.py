@@ -20,7 +20,7 @@ MAX_LEAF = 2_048
 
 
 class LeafNodeSource(IntEnum):
-    """How a leaf came into the tree."""
+    """The origin of a leaf in the tree."""
 
     KEY_PACKAGE = 1
     UPDATE = 2
@@ -44,7 +44,7 @@ class Lifetime(Struct):
 
 @dataclass(frozen=True)
 class Capabilities(Struct):
-    """What a client supports. Unknown values are ignored (section 13.5)."""
+    """The capabilities of a client. Unknown values are ignored (section 13.5)."""
 
     versions: Uint16s
     cipher_suites: Uint16s
@@ -82,38 +82,38 @@ class LeafNode:
     @cached_property
     def encoded(self) -> bytes:
         """The encoded leaf."""
-        return self._above_signature() + opaque(self.signature)
+        return self._encode_unsigned() + opaque(self.signature)
 
     def encode(self) -> bytes:
         """Encode."""
         return self.encoded
 
-    def _above_signature(self) -> bytes:
+    def _encode_unsigned(self) -> bytes:
         source = uint8(self.leaf_node_source)
         if self.lifetime is not None:
             source += self.lifetime.encode()
         if self.parent_hash is not None:
             source += opaque(self.parent_hash)
-        who = opaque(self.encryption_key) + opaque(self.signature_key) + self.credential.encode()
-        return who + self.capabilities.encode() + source + vector(self.extensions)
+        identity = opaque(self.encryption_key) + opaque(self.signature_key) + self.credential.encode()
+        return identity + self.capabilities.encode() + source + vector(self.extensions)
 
     @classmethod
     def decode(cls, reader: ByteReader) -> Self:
         """Decode a leaf of up to MAX_LEAF bytes."""
         start = reader.position
         keys = reader.opaque(), reader.opaque()
-        who = Credential.decode(reader), Capabilities.decode(reader)
+        identity = Credential.decode(reader), Capabilities.decode(reader)
         source = reader.enum(LeafNodeSource, reader.uint8())
         lifetime = Lifetime.decode(reader) if source == LeafNodeSource.KEY_PACKAGE else None
         parent_hash = reader.opaque() if source == LeafNodeSource.COMMIT else None
-        leaf = cls(*keys, *who, source, lifetime, parent_hash, read_extensions(reader), reader.opaque())
+        leaf = cls(*keys, *identity, source, lifetime, parent_hash, read_extensions(reader), reader.opaque())
         if reader.position - start > MAX_LEAF:
             raise LimitError(f"a leaf has more than {MAX_LEAF} bytes")
         return leaf
 
     def to_be_signed(self, group_id: bytes, leaf_index: int) -> bytes:
-        """Return LeafNodeTBS: includes the group and the leaf index, except in a key package."""
-        tbs = self._above_signature()
+        """Return LeafNodeTBS, which includes the group and the leaf index, except in a key package."""
+        tbs = self._encode_unsigned()
         if self.leaf_node_source == LeafNodeSource.KEY_PACKAGE:
             return tbs
         return tbs + opaque(group_id) + uint32(leaf_index)
@@ -124,7 +124,7 @@ class LeafNode:
         return replace(self, signature=sign_with_label(suite, private, "LeafNodeTBS", tbs))
 
     def is_signed(self, suite: CipherSuite, group_id: bytes, leaf_index: int) -> bool:
-        """Return whether the leaf's own key has signed it."""
+        """Return whether the leaf has a valid signature of its own key."""
         tbs = self.to_be_signed(group_id, leaf_index)
         return verify_with_label(suite, self.signature_key, "LeafNodeTBS", tbs, self.signature)
 

@@ -28,19 +28,19 @@ def with_path(tree: RatchetTree, leaf_index: int, public_keys: Mapping[int, byte
     return tree.with_nodes(changes), above
 
 
-def original_tree_hash(tree: RatchetTree, x: int, blanked: frozenset[int]) -> bytes:
-    """Return the tree hash of ``x`` before the leaves ``blanked`` were added (section 7.9)."""
+def original_tree_hash(tree: RatchetTree, x: int, added_leaves: frozenset[int]) -> bytes:
+    """Return the tree hash of ``x`` before the leaves ``added_leaves`` were added (section 7.9)."""
     leaves = tree_math.subtree(x)
-    below = frozenset(leaf_index for leaf_index in blanked if leaf_index in leaves)
-    if not below:
+    added_below = frozenset(leaf_index for leaf_index in added_leaves if leaf_index in leaves)
+    if not added_below:
         return tree.tree_hash(x)
     if x % 2 == 0:
         return leaf_hash(tree.suite, x // 2, None)
     node = tree.parent(x)
     if node is not None:
-        left = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in below)
-        node = ParentNode(node.encryption_key, node.parent_hash, left)
-    hashes = (original_tree_hash(tree, child, below) for child in (tree_math.left(x), tree_math.right(x)))
+        unmerged = tuple(leaf_index for leaf_index in node.unmerged_leaves if leaf_index not in added_below)
+        node = ParentNode(node.encryption_key, node.parent_hash, unmerged)
+    hashes = (original_tree_hash(tree, child, added_below) for child in (tree_math.left(x), tree_math.right(x)))
     return parent_node_hash(tree.suite, node, *hashes)
 
 
@@ -65,6 +65,6 @@ def check_parent_hashes(tree: RatchetTree) -> None:
     """Check that every parent is parent-hash valid: exactly one node below matches (section 7.9.2)."""
     for x, node in tree.parents():
         left, right = tree_math.left(x), tree_math.right(x)
-        found = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
-        if found != 1:
+        match_count = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
+        if match_count != 1:
             raise InvalidError("the parent hash of a node in a tree is wrong")

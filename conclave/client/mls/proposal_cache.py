@@ -1,6 +1,6 @@
 """The cache of proposals for the next commit (RFC 9420 sections 12.1, 12.2 and 12.4).
 
-Whether a proposal can be committed is tried once, when it arrives, and stored with it.
+When a proposal arrives, the client tries once whether it can be committed, and stores the result with it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -22,7 +22,7 @@ INCLUDABLE = (Add, Update, Remove)
 def cache_proposal(
     state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, inputs: CommitInputs
 ) -> GroupState:
-    """Cache a proposal for the next commit, even if own commits cannot include it: another member's may.
+    """Cache a proposal for the next commit, even if own commits cannot include it: another member's commit may.
 
     Raises InvalidError for a type that the policy does not allow, LimitError if the cache is full.
     """
@@ -31,18 +31,21 @@ def cache_proposal(
     reference = make_proposal_ref(state.suite, authenticated.encode())
     if any(cached.reference == reference for cached in state.proposals):
         return state
-    new = CachedProposal(reference, sender, proposal, is_committable=False)
-    same = [new, *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender))]
-    if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
+    cached_proposal = CachedProposal(reference, sender, proposal, is_committable=False)
+    sender_proposals = [
+        cached_proposal,
+        *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender)),
+    ]
+    if len(state.proposals) >= MAX_CACHED or len(sender_proposals) > MAX_CACHED_OF_ONE:
         raise LimitError("too many proposals are pending")
-    if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
+    if sum(len(each.encode()) for each in sender_proposals) > MAX_CACHED_BYTES:
         raise LimitError("the pending proposals of a member have too many bytes")
-    new = replace(new, is_committable=_can_be_committed(state, new, inputs))
-    return replace(state, proposals=(*state.proposals, new))
+    cached_proposal = replace(cached_proposal, is_committable=_can_be_committed(state, cached_proposal, inputs))
+    return replace(state, proposals=(*state.proposals, cached_proposal))
 
 
 def _quota_key(sender: Sender) -> tuple[SenderType, int]:
-    """Return the key by which proposals are counted: the sender; all new members count as one."""
+    """Return the key by which proposals are counted: the sender. All new members count as one sender."""
     return sender.sender_type, sender.index
 
 
@@ -72,25 +75,28 @@ def must_commit(state: GroupState, policy: Policy) -> bool:
     )
 
 
-def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
-    """Return the cached proposals for the next own commit, in addition to the proposals ``wanted``.
+def committable_proposals(
+    state: GroupState, proposals: Sequence[Proposal], policy: Policy
+) -> tuple[CachedProposal, ...]:
+    """Return the cached proposals for the next own commit, in addition to ``proposals``.
 
-    Removes are preferred to Updates, and newer to older ones (section 12.2). The combination may still be invalid.
+    Removes are preferred to Updates, and newer proposals to older ones (section 12.2). The combination may still be
+    invalid.
     """
     own = member(state.own_index)
-    taken = {claim for proposal in wanted for claim in _conflict_keys(own, proposal)}
-    chosen: list[CachedProposal] = []
+    used_keys = {key for proposal in proposals for key in _conflict_keys(own, proposal)}
+    included: list[CachedProposal] = []
     newest_first = state.proposals[::-1]
-    for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
-        claims = set(_conflict_keys(cached.sender, cached.proposal))
-        if _is_includable(cached, policy) and taken.isdisjoint(claims):
-            chosen.append(cached)
-            taken |= claims
-    return tuple(chosen)
+    for cached in sorted(newest_first, key=lambda each: not isinstance(each.proposal, Remove)):
+        keys = set(_conflict_keys(cached.sender, cached.proposal))
+        if _is_includable(cached, policy) and used_keys.isdisjoint(keys):
+            included.append(cached)
+            used_keys |= keys
+    return tuple(included)
 
 
 def _conflict_keys(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
-    """Yield the keys by which proposals conflict: a commit can have only one for each key."""
+    """Yield the keys by which proposals conflict: a commit can have only one proposal for each key."""
     if isinstance(proposal, Remove):
         yield "leaf", proposal.removed
     elif isinstance(proposal, Update):

@@ -34,7 +34,7 @@ class CommittedProposal:
 
 @dataclass(frozen=True)
 class AppliedProposals:
-    """The result of applying a list of proposals: the new tree and extensions, and what remains to be done."""
+    """The result of applying a list of proposals: new tree, new extensions, and the inputs of the next steps."""
 
     tree: RatchetTree
     rules: LeafRules
@@ -57,7 +57,7 @@ def leaf_rules(public: PublicGroupState, policy: Policy, now: int) -> LeafRules:
 
 
 def _count(committed: Sequence[CommittedProposal], kind: type[Proposal]) -> int:
-    return sum(isinstance(one.proposal, kind) for one in committed)
+    return sum(isinstance(each.proposal, kind) for each in committed)
 
 
 def check_kind(proposal: Proposal, policy: Policy) -> None:
@@ -72,7 +72,7 @@ def check_list(committed: Sequence[CommittedProposal], committer: Sender) -> Non
         _check_external_list(committed)
     else:
         _check_regular_list(committed, committer.index)
-    psks = [one.proposal.psk for one in committed if isinstance(one.proposal, PreSharedKey)]
+    psks = [each.proposal.psk for each in committed if isinstance(each.proposal, PreSharedKey)]
     if len(set(psks)) != len(psks):
         raise InvalidError("a commit has one pre-shared key twice")
 
@@ -84,17 +84,17 @@ def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) 
         raise InvalidError("a commit changes the extensions of the group twice")
     if _count(committed, ReInit) and len(committed) > 1:
         raise InvalidError("a commit has ReInit and other proposals")
-    changed = []
-    for one in committed:
-        if isinstance(one.proposal, Update):
-            if one.sender.sender_type != SenderType.MEMBER or one.sender.index == committer:
+    changed_leaves = []
+    for each in committed:
+        if isinstance(each.proposal, Update):
+            if each.sender.sender_type != SenderType.MEMBER or each.sender.index == committer:
                 raise InvalidError("a commit has an Update of the committer, or of a sender who is not a member")
-            changed.append(one.sender.index)
-        elif isinstance(one.proposal, Remove):
-            if one.proposal.removed == committer:
+            changed_leaves.append(each.sender.index)
+        elif isinstance(each.proposal, Remove):
+            if each.proposal.removed == committer:
                 raise InvalidError("a committer removes itself")
-            changed.append(one.proposal.removed)
-    if len(set(changed)) != len(changed):
+            changed_leaves.append(each.proposal.removed)
+    if len(set(changed_leaves)) != len(changed_leaves):
         raise InvalidError("a commit updates or removes one member twice")
 
 
@@ -103,9 +103,9 @@ def _check_external_list(committed: Sequence[CommittedProposal]) -> None:
         raise InvalidError("an external commit needs exactly one ExternalInit")
     if _count(committed, Remove) > 1:
         raise InvalidError("an external commit removes more than one leaf")
-    if not all(isinstance(one.proposal, ExternalInit | Remove | PreSharedKey) for one in committed):
+    if not all(isinstance(each.proposal, ExternalInit | Remove | PreSharedKey) for each in committed):
         raise InvalidError("an external commit has a proposal that only members may commit")
-    if any(one.sender.sender_type != SenderType.NEW_MEMBER_COMMIT for one in committed):
+    if any(each.sender.sender_type != SenderType.NEW_MEMBER_COMMIT for each in committed):
         raise InvalidError("an external commit has a proposal of another sender")
 
 
@@ -118,7 +118,7 @@ def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
 
 
 def check_successor(old: LeafNode, new: LeafNode) -> None:
-    """Check that a leaf may take the place of another (sections 5.3.1 and 7.3)."""
+    """Check that a leaf may replace another (sections 5.3.1 and 7.3)."""
     if new.credential != old.credential:
         raise InvalidError("a member changes its identity")
     if new.encryption_key == old.encryption_key:
@@ -128,14 +128,14 @@ def check_successor(old: LeafNode, new: LeafNode) -> None:
 def apply(
     public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
 ) -> AppliedProposals:
-    """Check each proposal of a valid list, and apply all, in the order of section 12.3."""
+    """Check each proposal of a valid list, and apply all of them in the order of section 12.3."""
     rules = _rules_after(public, committed, policy, now)
     tree, updated = _with_updates(public.tree, committed, rules)
     tree, removed = _with_removes(tree, committed)
     tree, added = _with_adds(tree, committed, rules)
     if _count(committed, GroupContextExtensions):
         check_extensions(rules.extensions, tree, policy)
-    proposals = [one.proposal for one in committed]
+    proposals = [each.proposal for each in committed]
     return AppliedProposals(
         tree,
         rules,
@@ -153,14 +153,14 @@ def _rules_after(
 ) -> LeafRules:
     """Check proposals that do not change the tree; return the rules with the new extensions."""
     rules = leaf_rules(public, policy, now)
-    for one in committed:
-        check_kind(one.proposal, policy)
-        if isinstance(one.proposal, GroupContextExtensions):
-            rules = replace(rules, extensions=one.proposal.extensions)
-        elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
+    for each in committed:
+        check_kind(each.proposal, policy)
+        if isinstance(each.proposal, GroupContextExtensions):
+            rules = replace(rules, extensions=each.proposal.extensions)
+        elif isinstance(each.proposal, ReInit) and each.proposal.version < MLS10:
             raise InvalidError("a ReInit has an older version of the protocol")
-        elif isinstance(one.proposal, PreSharedKey):
-            check_psk(one.proposal.psk, public)
+        elif isinstance(each.proposal, PreSharedKey):
+            check_psk(each.proposal.psk, public)
     return rules
 
 
@@ -168,22 +168,22 @@ def _with_updates(
     tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, tuple[int, ...]]:
     updated = []
-    for one in committed:
-        if isinstance(one.proposal, Update):
-            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, rules)
-            check_successor(tree.member(one.sender.index), one.proposal.leaf_node)
-            tree = tree.updated(one.sender.index, one.proposal.leaf_node)
-            updated.append(one.sender.index)
+    for each in committed:
+        if isinstance(each.proposal, Update):
+            check_leaf(each.proposal.leaf_node, LeafNodeSource.UPDATE, each.sender.index, rules)
+            check_successor(tree.member(each.sender.index), each.proposal.leaf_node)
+            tree = tree.updated(each.sender.index, each.proposal.leaf_node)
+            updated.append(each.sender.index)
     return tree, tuple(updated)
 
 
 def _with_removes(tree: RatchetTree, committed: Sequence[CommittedProposal]) -> tuple[RatchetTree, tuple[int, ...]]:
     removed = []
-    for one in committed:
-        if isinstance(one.proposal, Remove):
-            tree.member(one.proposal.removed)
-            tree = tree.removed(one.proposal.removed)
-            removed.append(one.proposal.removed)
+    for each in committed:
+        if isinstance(each.proposal, Remove):
+            tree.member(each.proposal.removed)
+            tree = tree.removed(each.proposal.removed)
+            removed.append(each.proposal.removed)
     return (tree.truncated() if removed else tree), tuple(removed)
 
 
@@ -191,9 +191,9 @@ def _with_adds(
     tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, dict[int, KeyPackage]]:
     added = {}
-    for one in committed:
-        if isinstance(one.proposal, Add):
-            check_key_package(one.proposal.key_package, rules)
-            tree, leaf_index = tree.added(one.proposal.key_package.leaf_node)
-            added[leaf_index] = one.proposal.key_package
+    for each in committed:
+        if isinstance(each.proposal, Add):
+            check_key_package(each.proposal.key_package, rules)
+            tree, leaf_index = tree.added(each.proposal.key_package.leaf_node)
+            added[leaf_index] = each.proposal.key_package
     return tree, added

@@ -63,7 +63,7 @@ class PreSharedKey(Struct):
 
 @dataclass(frozen=True)
 class ReInit(Struct):
-    """End the group, and replace it by another."""
+    """End the group, and replace it with another."""
 
     group_id: Short
     version: Uint16

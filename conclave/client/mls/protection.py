@@ -99,12 +99,12 @@ def unprotect_public(
 
 
 def padding_for(length: int) -> int:
-    """Return the padding for a content: up to a multiple of an eighth of the next power of two, at least of 32.
+    """Return the padding of a content: up to a multiple of an eighth of the next power of two, at least of 32.
 
-    The sizes are those of existing clients, so that they reveal little, and not which client it is.
+    Existing clients use the same sizes, which reveal little about the content, and nothing about the client.
     """
-    blind = 1 << (max(MIN_PADDED_BYTES, 1 << length.bit_length()).bit_length() - 4)
-    return (length | (blind - 1)) + 1 - length
+    step = 1 << (max(MIN_PADDED_BYTES, 1 << length.bit_length()).bit_length() - 4)
+    return (length | (step - 1)) + 1 - length
 
 
 def sender_data_key(suite: CipherSuite, sender_data_secret: bytes, ciphertext: bytes) -> tuple[bytes, bytes]:
@@ -130,17 +130,17 @@ def protect_private(
 ) -> tuple[PrivateMessage, SecretTree]:
     """Create a private message of a member; return it, and the secret tree without its key."""
     content = authenticated.content
-    plain = encode_content(content.content) + authenticated.auth.encode()
-    plain += bytes(padding_for(len(plain)))
+    plaintext = encode_content(content.content) + authenticated.auth.encode()
+    plaintext += bytes(padding_for(len(plaintext)))
     key, secret_tree = secret_tree.next_key(content.sender.index, _kind(content.content_type))
     guard = os.urandom(REUSE_GUARD_BYTES)
-    where = content.group_id, content.epoch, content.content_type, content.authenticated_data
-    aad = PrivateMessage(*where, b"", b"").content_aad()
-    ciphertext = suite.aead.seal(key.key, _guarded(key.nonce, guard), aad, plain)
+    header = content.group_id, content.epoch, content.content_type, content.authenticated_data
+    aad = PrivateMessage(*header, b"", b"").content_aad()
+    ciphertext = suite.aead.seal(key.key, _guarded(key.nonce, guard), aad, plaintext)
     data = SenderData(content.sender.index, key.generation, guard).encode()
-    aad = PrivateMessage(*where, b"", b"").sender_data_aad()
+    aad = PrivateMessage(*header, b"", b"").sender_data_aad()
     encrypted = suite.aead.seal(*sender_data_key(suite, sender_data_secret, ciphertext), aad, data)
-    return PrivateMessage(*where, encrypted, ciphertext), secret_tree
+    return PrivateMessage(*header, encrypted, ciphertext), secret_tree
 
 
 def open_sender_data(suite: CipherSuite, message: PrivateMessage, sender_data_secret: bytes) -> SenderData:
@@ -160,7 +160,7 @@ def unprotect_private(
 ) -> tuple[AuthenticatedContent, SecretTree]:
     """Decrypt a private message without checking its signature; return it, and the secret tree without its key.
 
-    An own message is decrypted only if its key is unused: then it was not made from this state.
+    An own message is decrypted only if its key is unused: then it was not created from this state.
     """
     sender = open_sender_data(suite, message, sender_data_secret)
     if not is_member(sender.leaf_index):

@@ -1,4 +1,4 @@
-"""Received messages (RFC 9420 sections 6, 12.1, 12.4.2 and 15.2), checked completely before anything changes."""
+"""Processes received messages (RFC 9420 sections 6, 12.1, 12.4.2, 15.2): checks them before the state changes."""
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -47,7 +47,7 @@ class ProposalArrived:
 
 @dataclass(frozen=True)
 class CommitApplied:
-    """A commit was applied. ``own``: this member's, or the one by which it joined."""
+    """A commit was applied. ``own``: it is this member's, or the one by which it joined."""
 
     effect: CommitEffect | None
     authenticated_data: bytes
@@ -61,7 +61,7 @@ Received: TypeAlias = ApplicationMessage | ProposalArrived | CommitApplied
 def receive_private(
     state: GroupState, message: PrivateMessage, inputs: CommitInputs
 ) -> tuple[GroupState | None, Received]:
-    """Process a private message: any content of this epoch, or application data of a few past epochs."""
+    """Process a private message: any content of this epoch, or application data of the last MAX_PAST epochs."""
     state.check_group(message.group_id)
     if message.epoch != state.context.epoch:
         return _receive_late(state, message)
@@ -104,7 +104,7 @@ def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupStat
 
 
 def _check_not_own(sender: int, own_index: int) -> None:
-    """Raise OutdatedStateError for a message that another copy of this state has made: keys would be used twice."""
+    """Raise OutdatedStateError for a message from another copy of this state, which would use keys twice."""
     if sender == own_index:
         raise OutdatedStateError("a message is signed by the own key, but was not made from this state")
 
@@ -138,7 +138,7 @@ def receive_public(
 
 
 def _check_late_change(state: GroupState, message: PublicMessage) -> None:
-    """Check the signature of a proposal or commit of a known past epoch: a valid one came too late."""
+    """Check the signature of a proposal or commit of a stored past epoch. If it is valid, the message is only late."""
     content = message.content
     past = next((each for each in state.past if each.context.epoch == content.epoch), None)
     if past is None:
@@ -155,7 +155,7 @@ def _check_late_change(state: GroupState, message: PublicMessage) -> None:
 
 
 def _signature_key(state: GroupState, authenticated: AuthenticatedContent) -> bytes:
-    """Return the key that must have signed a message, by its sender type (section 6.1)."""
+    """Return the key that must have signed a message, according to its sender type (section 6.1)."""
     sender, content = authenticated.content.sender, authenticated.content.content
     if sender.sender_type == SenderType.MEMBER:
         return state.tree.member(sender.index).signature_key

@@ -1,6 +1,6 @@
-"""The secret tree (RFC 9420 section 9): a key for each message, dropped after its use.
+"""The secret tree (RFC 9420 section 9): a key for each message, erased after its use.
 
-Trees are immutable: taking a key returns it with a new tree, without the key and the secrets it was derived from.
+Trees are immutable: taking a key returns it with a new tree, without the key and the secrets from which it was derived.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from conclave.client.mls.structs import Opaque, Struct, Uint32, vector_of
 from conclave.client.mls.suites import CipherSuite
 
 MAX_AHEAD = 1_024
-"""Maximum number of missing messages of a sender before one that is read."""
+"""Maximum number of missing messages of a sender before a message that is read."""
 MAX_SKIPPED = 1_024
 """Maximum number of stored keys of a sender's missing messages; the oldest are dropped first."""
 MAX_SKIPPED_TOGETHER = 8_192
@@ -43,7 +43,7 @@ class MessageKey(Struct):
 
 @dataclass(frozen=True, repr=False)
 class Ratchet(Struct):
-    """A sender's keys from ``generation`` on, and unused ones before it (section 9.1)."""
+    """A sender's keys from ``generation`` on, and unused earlier keys (section 9.1)."""
 
     secret: Opaque
     generation: Uint32 = 0
@@ -83,11 +83,11 @@ Ratchets: TypeAlias = Mapping[tuple[int, RatchetKind], Ratchet]
 
 
 def _trim_skipped(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
-    """Drop the oldest skipped keys of the senders with most, down to MAX_SKIPPED_TOGETHER."""
-    while (over := sum(len(ratchet.skipped) for ratchet in ratchets.values()) - MAX_SKIPPED_TOGETHER) > 0:
-        whose = max(ratchets, key=lambda which: len(ratchets[which].skipped))
-        ratchet = ratchets[whose]
-        ratchets[whose] = Ratchet(ratchet.secret, ratchet.generation, ratchet.skipped[over:])
+    """Drop the oldest skipped keys of the senders with the most keys, down to MAX_SKIPPED_TOGETHER."""
+    while (excess := sum(len(ratchet.skipped) for ratchet in ratchets.values()) - MAX_SKIPPED_TOGETHER) > 0:
+        largest = max(ratchets, key=lambda key: len(ratchets[key].skipped))
+        ratchet = ratchets[largest]
+        ratchets[largest] = Ratchet(ratchet.secret, ratchet.generation, ratchet.skipped[excess:])
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,14 +110,14 @@ class SecretTree:
             return self
         x, nodes = 2 * leaf_index, dict(self.nodes)
         path = [x, *tree_math.direct_path(x, self.size)]
-        known = next((above for above in path if above in nodes), None)
-        if known is None:
+        node = next((above for above in path if above in nodes), None)
+        if node is None:
             raise InvalidError("there are no keys of a member")
-        while known != x:
-            secret, left, right = nodes.pop(known), tree_math.left(known), tree_math.right(known)
+        while node != x:
+            secret, left, right = nodes.pop(node), tree_math.left(node), tree_math.right(node)
             nodes[left] = expand_with_label(self.suite, secret, "tree", b"left", self.suite.kdf.size)
             nodes[right] = expand_with_label(self.suite, secret, "tree", b"right", self.suite.kdf.size)
-            known = left if tree_math.is_below(leaf_index, left) else right
+            node = left if tree_math.is_below(leaf_index, left) else right
         secret, ratchets = nodes.pop(x), dict(self.ratchets)
         for kind in RatchetKind:
             base = expand_with_label(self.suite, secret, kind.name.lower(), b"", self.suite.kdf.size)
@@ -164,8 +164,8 @@ class SecretTree:
         size = reader.uint32()
         if not 0 < size <= MAX_LEAVES or size & (size - 1):
             raise MalformedMessageError("a stored secret tree has an invalid size")
-        nodes = reader.vector(lambda one: (one.uint32(), one.opaque()), tree_math.node_width(size))
+        nodes = reader.vector(lambda inner: (inner.uint32(), inner.opaque()), tree_math.node_width(size))
         ratchets = reader.vector(
-            lambda one: ((one.uint32(), one.enum(RatchetKind, one.uint8())), Ratchet.decode(one)), 2 * size
+            lambda inner: ((inner.uint32(), inner.enum(RatchetKind, inner.uint8())), Ratchet.decode(inner)), 2 * size
         )
         return cls(suite, size, dict(nodes), dict(ratchets))

@@ -20,7 +20,7 @@ from conclave.client.mls.state import GroupState
 def signed(
     state: GroupState, content: Content, authenticated_data: bytes, wire_format: WireFormat
 ) -> AuthenticatedContent:
-    """Sign a content as this member. Commits are created in ``commits``, since they need a tag."""
+    """Sign a content as this member. Commits are signed in ``commits``, since they need a tag."""
     context = state.context
     framed = FramedContent(context.group_id, context.epoch, member(state.own_index), authenticated_data, content)
     signature = sign(state.suite, wire_format, framed, state.signature_private, context.encode())
@@ -32,13 +32,13 @@ def protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[G
     if authenticated.wire_format == WireFormat.PUBLIC_MESSAGE:
         context = state.context.encode()
         public = protect_public(state.suite, authenticated, state.secrets.membership_key, context)
-        return state, _sendable(encode_message(public))
+        return state, _check_size(encode_message(public))
     secrets = state.secrets.sender_data_secret
     private, secret_tree = protect_private(state.suite, authenticated, state.secret_tree, secrets)
-    return replace(state, secret_tree=secret_tree), _sendable(encode_message(private))
+    return replace(state, secret_tree=secret_tree), _check_size(encode_message(private))
 
 
-def _sendable(message: bytes) -> bytes:
+def _check_size(message: bytes) -> bytes:
     if len(message) > MAX_MESSAGE:
         raise LimitError(f"a message has {len(message)} bytes, more than {MAX_MESSAGE}")
     return message

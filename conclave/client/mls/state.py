@@ -44,7 +44,7 @@ class PublicGroupState:
 
 @dataclass(frozen=True)
 class MlsMember(Struct):
-    """A member, by the leaf at ``leaf_index``. The application must verify its identity."""
+    """A member, with the data of its leaf. The application must verify the identity."""
 
     leaf_index: Uint32
     credential: Credential
@@ -103,9 +103,9 @@ class PastEpoch:
 class GroupState:
     """A member's state of a group.
 
-    ``private_keys``: by node, including the own leaf. ``updates``: private keys of own Update proposals, by public key.
-    ``pending``: own commits of this epoch. ``past``: newest first. ``entered_by``: in the first epoch after joining,
-    the hash of the own external commit. ``ended``: a ReInit was committed, and nothing may be sent.
+    ``private_keys``: keys by node, including the own leaf. ``updates``: private keys of own Update proposals, by public
+    key. ``pending``: own commits of this epoch. ``past``: past epochs, newest first. ``entered_by``: in the first epoch
+    after joining, the hash of the own external commit. ``ended``: a ReInit was committed, and nothing may be sent.
     """
 
     public: PublicGroupState
@@ -141,7 +141,7 @@ class GroupState:
         return members_of(self.tree)
 
     def as_past(self) -> PastEpoch:
-        """Return the part of this epoch that is stored after its end."""
+        """Return the part of this epoch to store after its end."""
         return PastEpoch(
             context=self.context,
             own_index=self.own_index,
@@ -152,7 +152,7 @@ class GroupState:
         )
 
     def past_epoch(self, epoch: int) -> PastEpoch:
-        """Return a past epoch. Raises StaleError if there are no keys of it."""
+        """Return a past epoch. Raises StaleError if its keys are not stored."""
         found = next((past for past in self.past if past.context.epoch == epoch), None)
         if found is None:
             raise StaleError(f"a message is of epoch {epoch}, for which there are no keys")
@@ -160,8 +160,8 @@ class GroupState:
 
     def with_past(self, past: PastEpoch) -> "GroupState":
         """Return the state with an updated past epoch."""
-        same = past.context.epoch
-        return replace(self, past=tuple(past if one.context.epoch == same else one for one in self.past))
+        epoch = past.context.epoch
+        return replace(self, past=tuple(past if each.context.epoch == epoch else each for each in self.past))
 
     def check_group(self, group_id: bytes) -> None:
         """Raise WrongRecipientError for a message of another group."""

@@ -1,6 +1,6 @@
-"""The stored format of a group's state: versioned, in the protocol's encoding, with limits as for received messages.
+"""The stored format of a group's state: versioned, in the protocol's encoding, with limits like those of messages.
 
-It contains private keys, without used ones: the application must erase the former version when it stores a new one.
+It contains private keys, but no used ones. The application must erase the former state when it stores a new one.
 """
 
 from conclave.client.mls.codec import ByteReader, decode, opaque, state_reader, uint8, uint32, vector
@@ -62,11 +62,11 @@ def _decode_state(reader: ByteReader) -> GroupState:
         public=public,
         own_index=reader.uint32(),
         signature_private=reader.opaque(),
-        private_keys=dict(reader.vector(lambda one: (one.uint32(), one.opaque()), MAX_NODES)),
+        private_keys=dict(reader.vector(lambda inner: (inner.uint32(), inner.opaque()), MAX_NODES)),
         secrets=EpochSecrets.decode(reader),
         secret_tree=SecretTree.decode(suite, reader),
         proposals=reader.vector(CachedProposal.decode, MAX_CACHED),
-        updates=dict(reader.vector(lambda one: (one.opaque(), one.opaque()), MAX_CACHED)),
+        updates=dict(reader.vector(lambda inner: (inner.opaque(), inner.opaque()), MAX_CACHED)),
         pending=reader.vector(_decode_pending, MAX_PENDING),
         past=reader.vector(_decode_past, MAX_PAST),
         entered_by=reader.opaque(),

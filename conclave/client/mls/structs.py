@@ -22,7 +22,7 @@ from conclave.client.mls.codec import (
 
 
 class FieldEncoding(NamedTuple):
-    """How a value is encoded and decoded."""
+    """The encoder and decoder of a value."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[ByteReader], Any]
@@ -71,14 +71,14 @@ class Struct:
         return self.encode_first(None)
 
     def encode_first(self, count: int | None) -> bytes:
-        """Encode only the first fields, ``count`` as in a slice: signatures often cover these."""
+        """Encode only the first fields, which signatures often cover. ``count``: the end of a slice."""
         return b"".join([encoding.encode(getattr(self, name)) for name, encoding in _encodings(type(self))[:count]])
 
     @classmethod
     def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
-        make: Callable[..., Self] = cls
-        return make(*[encoding.decode(reader) for _, encoding in _encodings(cls)])
+        create: Callable[..., Self] = cls
+        return create(*[encoding.decode(reader) for _, encoding in _encodings(cls)])
 
 
 def _read_encodings(kind: Any) -> tuple[tuple[str, FieldEncoding], ...]:
@@ -87,8 +87,8 @@ def _read_encodings(kind: Any) -> tuple[tuple[str, FieldEncoding], ...]:
 
 
 def _encoding_of(hint: Any) -> FieldEncoding:
-    given = next((each for each in get_args(hint) if isinstance(each, FieldEncoding)), None)
-    return given or FieldEncoding(methodcaller("encode"), hint.decode)
+    annotation = next((each for each in get_args(hint) if isinstance(each, FieldEncoding)), None)
+    return annotation or FieldEncoding(methodcaller("encode"), hint.decode)
 
 
 _encodings: Callable[[type], tuple[tuple[str, FieldEncoding], ...]] = cache(_read_encodings)

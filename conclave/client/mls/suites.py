@@ -18,7 +18,7 @@ from conclave.client.mls.errors import InvalidError, MalformedMessageError
 
 @dataclass(frozen=True, repr=False)
 class KeyPair:
-    """A private key with its public one, both as bytes."""
+    """A private key with its public key, both as bytes."""
 
     private: bytes
     public: bytes
@@ -37,12 +37,12 @@ class Kdf:
         return hmac.digest(salt, ikm, self.hash_name)
 
     def expand(self, prk: bytes, info: bytes, length: int) -> bytes:
-        """HKDF-Expand (RFC 5869), for up to 255 hashes."""
-        block, out = b"", b""
+        """HKDF-Expand (RFC 5869), up to the length of 255 hashes."""
+        block, output = b"", b""
         for count in range(1, -(-length // self.size) + 1):
             block = hmac.digest(prk, block + info + bytes([count]), self.hash_name)
-            out += block
-        return out[:length]
+            output += block
+        return output[:length]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Kem:
     def check_public(self, key: bytes, owner: str) -> None:
         """Check a received public key: its length, and that it is not of small order (RFC 7748 section 6).
 
-        ``owner``: begins the error's text. Points of small order are looked up, not computed.
+        ``owner``: the start of the error's text. Points of small order are looked up, not computed.
         """
         if len(key) != self.size:
             raise InvalidError(f"{owner} of the wrong length")
@@ -168,11 +168,11 @@ class CipherSuite:
     signature: Signature
 
     def hash(self, data: bytes) -> bytes:
-        """Return the hash of data, by the hash of the suite."""
+        """Return the hash of data with the suite's hash function."""
         return hashlib.new(self.kdf.hash_name, data).digest()
 
     def mac(self, key: bytes, data: bytes) -> bytes:
-        """Return the HMAC of data, by the hash of the suite."""
+        """Return the HMAC of data with the suite's hash function."""
         return hmac.digest(key, data, self.kdf.hash_name)
 
     def signature_key_pair(self) -> KeyPair:

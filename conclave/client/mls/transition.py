@@ -1,7 +1,7 @@
 """The transition between epochs (RFC 9420 section 12.4.2): the public checks of a commit, and the key schedule.
 
-``stage`` applies the proposals and the path, ``finish`` the key schedule. Between them the caller gets the commit
-secret: the committer from its path secret, the others by decrypting the path.
+``stage`` applies the proposals and the path, ``finish`` the key schedule. In between the caller computes the commit
+secret: the committer from its path secret, the other members by decrypting the path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from conclave.client.mls.validation import Policy, check_leaf, check_members
 
 @dataclass(frozen=True)
 class StagedCommit:
-    """A commit whose public part was checked. ``tree``: the new one. ``context``: the provisional group context."""
+    """A commit whose public part was checked. ``tree``: the new tree. ``context``: the provisional group context."""
 
     committer: int
     path: UpdatePath | None
@@ -43,17 +43,19 @@ class StagedCommit:
 
 
 def committed_proposals(state: GroupState, commit: Commit, committer: Sender) -> list[CommittedProposal]:
-    """Return the proposals of a commit: referenced ones from the cache, and the committer's own."""
-    known = {cached.reference: CommittedProposal(cached.sender, cached.proposal) for cached in state.proposals}
-    found = []
+    """Return the proposals of a commit: referenced proposals from the cache, and the committer's own."""
+    cached_proposals = {
+        cached.reference: CommittedProposal(cached.sender, cached.proposal) for cached in state.proposals
+    }
+    proposals = []
     for entry in commit.proposals:
         if not isinstance(entry.value, bytes):
-            found.append(CommittedProposal(committer, entry.value))
-        elif entry.value in known:
-            found.append(known[entry.value])
+            proposals.append(CommittedProposal(committer, entry.value))
+        elif entry.value in cached_proposals:
+            proposals.append(cached_proposals[entry.value])
         else:
             raise InvalidError("a commit refers to an unknown proposal")
-    return found
+    return proposals
 
 
 def committer_of(applied: AppliedProposals, sender: Sender) -> int:
@@ -77,7 +79,7 @@ def stage(
     applied = apply(public, committed, policy, now)
     committer = committer_of(applied, sender)
     if commit.path is None:
-        if not committed or any(isinstance(one.proposal, PATH_REQUIRED) for one in committed):
+        if not committed or any(isinstance(each.proposal, PATH_REQUIRED) for each in committed):
             raise InvalidError("a commit lacks a required path")
         tree = applied.tree
     else:
@@ -95,9 +97,9 @@ def _check_committer(
     if sender.sender_type == SenderType.MEMBER:
         check_successor(public.tree.member(sender.index), path.leaf_node)
         return
-    for one in committed:
-        if isinstance(one.proposal, Remove):
-            check_successor(public.tree.member(one.proposal.removed), path.leaf_node)
+    for each in committed:
+        if isinstance(each.proposal, Remove):
+            check_successor(public.tree.member(each.proposal.removed), path.leaf_node)
 
 
 def _with_update_path(applied: AppliedProposals, committer: int, path: UpdatePath) -> RatchetTree:

@@ -72,7 +72,7 @@ class RatchetTree:
                 yield x, node
 
     def first_blank(self) -> int:
-        """Return the index of the leftmost blank leaf; if there is none, one after the last."""
+        """Return the index of the leftmost blank leaf; if there is none, the index after the last leaf."""
         return next((i for i in range(self.size) if self.nodes[2 * i] is None), self.size)
 
     def resolution(self, x: int) -> list[int]:
@@ -121,11 +121,13 @@ class RatchetTree:
         return RatchetTree(self.suite, self.nodes + (None,) * (len(self.nodes) + 1), dict(self._hashes))
 
     def truncated(self) -> "RatchetTree":
-        """Return the tree without right halves that are empty (section 7.7)."""
+        """Return the tree without empty right halves (section 7.7)."""
         last = max((leaf_index for leaf_index, _ in self.leaves()), default=0)
         size = 1 << last.bit_length()
         nodes = self.nodes[: tree_math.node_width(size)]
-        return RatchetTree(self.suite, nodes, {x: known for x, known in self._hashes.items() if x < len(nodes)})
+        return RatchetTree(
+            self.suite, nodes, {x: cached_hash for x, cached_hash in self._hashes.items() if x < len(nodes)}
+        )
 
     def with_room(self, leaf_index: int) -> "RatchetTree":
         """Return the tree, extended as needed for a leaf index."""
@@ -161,18 +163,18 @@ class RatchetTree:
     # Hashes and encoding
 
     def tree_hash(self, x: int | None = None) -> bytes:
-        """Return the tree hash of a node; None: of the root (section 7.8)."""
+        """Return the tree hash of a node (section 7.8). ``x``: None: the root."""
         if x is None:
             x = self.root
-        known = self._hashes.get(x)
-        if known is None:
+        cached_hash = self._hashes.get(x)
+        if cached_hash is None:
             if x % 2 == 0:
-                known = leaf_hash(self.suite, x // 2, self.leaf(x // 2))
+                cached_hash = leaf_hash(self.suite, x // 2, self.leaf(x // 2))
             else:
                 below = self.tree_hash(tree_math.left(x)), self.tree_hash(tree_math.right(x))
-                known = parent_node_hash(self.suite, self.parent(x), *below)
-            self._hashes[x] = known
-        return known
+                cached_hash = parent_node_hash(self.suite, self.parent(x), *below)
+            self._hashes[x] = cached_hash
+        return cached_hash
 
     def encode(self) -> bytes:
         """Encode ``optional<Node> ratchet_tree<V>`` (section 12.4.3.3), without trailing blank nodes."""
@@ -182,14 +184,14 @@ class RatchetTree:
 
     @classmethod
     def decode(cls, suite: CipherSuite, reader: ByteReader) -> Self:
-        """Decode. Rejects trailing blank nodes, and leaves in the place of parents or the reverse.
+        """Decode. Rejects trailing blank nodes, leaves in the place of parents, and parents in the place of leaves.
 
         The length of each key is checked while decoding, which bounds the number of nodes in a message.
         """
         positions = count()
 
-        def read(one: ByteReader) -> Node | None:
-            node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
+        def read(inner: ByteReader) -> Node | None:
+            node, is_leaf = inner.optional(decode_node), next(positions) % 2 == 0
             if node is not None and isinstance(node, LeafNode) != is_leaf:
                 raise MalformedMessageError("a tree has a leaf in the place of a parent, or the reverse")
             if node is not None:

@@ -67,14 +67,14 @@ def derive_path(suite: CipherSuite, nodes: Collection[int], path_secret: bytes) 
 
 def copath_resolution(tree: RatchetTree, copath: int, added: Collection[int]) -> list[int]:
     """Return the nodes to which a path secret is encrypted, without members added by the same commit."""
-    new = {2 * leaf_index for leaf_index in added}
-    return [x for x in tree.resolution(copath) if x not in new]
+    new_nodes = {2 * leaf_index for leaf_index in added}
+    return [x for x in tree.resolution(copath) if x not in new_nodes]
 
 
 def encrypt_path(
     tree: RatchetTree, committer: int, path: PathSecrets, added: Collection[int], group_context: bytes
 ) -> tuple[UpdatePathNode, ...]:
-    """Encrypt path secrets to the group (section 7.5). ``tree``: with the new keys. The context is provisional."""
+    """Encrypt path secrets to the group (section 7.5). ``tree``: has the new keys. The context is provisional."""
     nodes = []
     for x, copath in tree.filtered_direct_path(committer):
         encrypted = tuple(
@@ -95,7 +95,7 @@ def _encryption_key(tree: RatchetTree, x: int) -> bytes:
 def check_path(tree: RatchetTree, committer: int, path: UpdatePath, added: Collection[int]) -> None:
     """Check the structure of a path (section 7.6), and that its keys are new (section 12.4.2).
 
-    ``tree``: after the proposals, with room for the committer's leaf, before the path.
+    ``tree``: the tree after the proposals, with room for the committer's leaf, but without the path.
     """
     filtered = tree.filtered_direct_path(committer)
     if len(filtered) != len(path.nodes):
@@ -104,9 +104,9 @@ def check_path(tree: RatchetTree, committer: int, path: UpdatePath, added: Colle
         if len(node.encrypted_path_secret) != len(copath_resolution(tree, copath, added)):
             raise InvalidError("a path has the wrong number of ciphertexts")
         tree.suite.kem.check_public(node.encryption_key, "a path has a key")
-    new = [path.leaf_node.encryption_key, *(node.encryption_key for node in path.nodes)]
-    known = {node.encryption_key for node in tree.nodes if node is not None}
-    if len(set(new)) != len(new) or not known.isdisjoint(new):
+    new_keys = [path.leaf_node.encryption_key, *(node.encryption_key for node in path.nodes)]
+    existing = {node.encryption_key for node in tree.nodes if node is not None}
+    if len(set(new_keys)) != len(new_keys) or not existing.isdisjoint(new_keys):
         raise InvalidError("a path has a key that is in the tree already")
 
 
@@ -124,17 +124,17 @@ def decrypt_path(
     ``private_keys``: the reader's keys in ``tree``, by node.
     """
     filtered = tree.filtered_direct_path(committer)
-    above = (i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
-    position = next(above, None)
+    matches = (i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
+    position = next(matches, None)
     resolution = [] if position is None else copath_resolution(tree, filtered[position][1], added)
-    found = next((i for i, x in enumerate(resolution) if x in private_keys), None)
-    if position is None or found is None:
+    entry = next((i for i, x in enumerate(resolution) if x in private_keys), None)
+    if position is None or entry is None:
         raise InvalidError("a path is not encrypted to this member")
-    x = resolution[found]
+    x = resolution[entry]
     own = KeyPair(private_keys[x], _encryption_key(tree, x))
-    encrypted = path.nodes[position].encrypted_path_secret[found]
+    encrypted = path.nodes[position].encrypted_path_secret[entry]
     secret = decrypt_with_label(tree.suite, own, "UpdatePathNode", group_context, encrypted)
-    derived = derive_path(tree.suite, [x for x, _ in filtered[position:]], secret)
-    for node, pair in zip(path.nodes[position:], derived.keys.values(), strict=True):
+    secrets = derive_path(tree.suite, [x for x, _ in filtered[position:]], secret)
+    for node, pair in zip(path.nodes[position:], secrets.keys.values(), strict=True):
         check_equal(node.encryption_key, pair.public, "a path has a key that does not match its secret")
-    return derived
+    return secrets

@@ -41,7 +41,7 @@ def accept_any_credential(_credential: Credential, _signature_key: bytes) -> boo
 class Policy:
     """The application's rules.
 
-    ``authenticate``: the Authentication Service (section 5.3.1): whether a credential belongs to a signature key.
+    ``authenticate``: returns whether a credential belongs to a signature key (Authentication Service, section 5.3.1).
     ``max_lifetime``: maximum validity of a key package, in seconds. ``skew``: accepted difference of clocks, in
     seconds. ``admit_new_members``: own commits include proposals of new members to be added. ``proposals``: the allowed
     types (section 17.4).
@@ -74,7 +74,7 @@ def check_credential(credential: Credential, signature_key: bytes, policy: Polic
 
 
 def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, rules: LeafRules) -> None:
-    """Check a received leaf by itself (section 7.3)."""
+    """Check a received leaf, without the rest of the tree (section 7.3)."""
     if leaf.leaf_node_source != source:
         raise InvalidError("a leaf has the wrong source for its place")
     rules.suite.kem.check_public(leaf.encryption_key, "a leaf has an encryption key")
@@ -88,7 +88,7 @@ def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, rules: L
 
 
 def _check_lifetime(lifetime: Lifetime, rules: LeafRules) -> None:
-    """Check the length of a lifetime. Only the sender of an Add checks it against the clock (section 7.3).
+    """Check the length of a lifetime. Only the sender of an Add compares it with the clock (section 7.3).
 
     Otherwise members with different clocks would not all accept the same commits.
     """
@@ -97,31 +97,31 @@ def _check_lifetime(lifetime: Lifetime, rules: LeafRules) -> None:
 
 
 def _check_capabilities(leaf: LeafNode, rules: LeafRules) -> None:
-    can = leaf.capabilities
-    if MLS10 not in can.versions or rules.suite.number not in can.cipher_suites:
+    capabilities = leaf.capabilities
+    if MLS10 not in capabilities.versions or rules.suite.number not in capabilities.cipher_suites:
         raise InvalidError("a leaf does not support the version or the cipher suite of the group")
-    if leaf.credential.credential_type not in can.credentials:
+    if leaf.credential.credential_type not in capabilities.credentials:
         raise InvalidError("a leaf does not support its own credential")
-    carried = {extension.extension_type for extension in leaf.extensions}
-    if not carried - DEFAULT_EXTENSIONS <= set(can.extensions):
+    extension_types = {extension.extension_type for extension in leaf.extensions}
+    if not extension_types - DEFAULT_EXTENSIONS <= set(capabilities.extensions):
         raise InvalidError("a leaf has an extension that it does not support")
     check_supports(leaf, rules.extensions)
 
 
 def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
-    """Check that a member supports what the group requires (sections 7.3, 11.1 and 13.4)."""
-    can = leaf.capabilities
-    in_use = {extension.extension_type for extension in extensions}
-    if not in_use - DEFAULT_EXTENSIONS <= set(can.extensions):
+    """Check that a member has the capabilities that the group requires (sections 7.3, 11.1 and 13.4)."""
+    capabilities = leaf.capabilities
+    used_types = {extension.extension_type for extension in extensions}
+    if not used_types - DEFAULT_EXTENSIONS <= set(capabilities.extensions):
         raise InvalidError("a member does not support an extension of the group")
     data = find_extension(extensions, ExtensionType.REQUIRED_CAPABILITIES)
     if data is None:
         return
     required = decode(data, RequiredCapabilities.decode)
     if not (
-        set(required.extension_types) - DEFAULT_EXTENSIONS <= set(can.extensions)
-        and set(required.proposal_types) - DEFAULT_PROPOSALS <= set(can.proposals)
-        and set(required.credential_types) <= set(can.credentials)
+        set(required.extension_types) - DEFAULT_EXTENSIONS <= set(capabilities.extensions)
+        and set(required.proposal_types) - DEFAULT_PROPOSALS <= set(capabilities.proposals)
+        and set(required.credential_types) <= set(capabilities.credentials)
     ):
         raise InvalidError("a member does not have the capabilities that the group requires")
 
@@ -149,20 +149,20 @@ def check_usable_now(key_package: KeyPackage, rules: LeafRules) -> None:
 
 
 def check_members(tree: RatchetTree) -> None:
-    """Check leaves together (section 7.3): keys and identities are unique, credentials are supported by all."""
+    """Check all leaves (section 7.3): keys and identities are unique, and all members support all credentials."""
     leaves = [leaf for _, leaf in tree.leaves()]
     _check_differ((leaf.signature_key for leaf in leaves), "two members have one signature key")
     _check_differ((leaf.credential.encode() for leaf in leaves), "two members have one identity")
     keys = [leaf.encryption_key for leaf in leaves] + [node.encryption_key for _, node in tree.parents()]
     _check_differ(keys, "two nodes of a tree have one encryption key")
-    in_use = {int(leaf.credential.credential_type) for leaf in leaves}
-    if not all(in_use <= set(leaf.capabilities.credentials) for leaf in leaves):
+    used_types = {int(leaf.credential.credential_type) for leaf in leaves}
+    if not all(used_types <= set(leaf.capabilities.credentials) for leaf in leaves):
         raise InvalidError("a member does not support a credential type in use")
 
 
 def _check_differ(values: Iterable[bytes], sentence: str) -> None:
-    found = list(values)
-    if len(set(found)) != len(found):
+    value_list = list(values)
+    if len(set(value_list)) != len(value_list):
         raise InvalidError(sentence)
 
 
@@ -202,9 +202,9 @@ def check_unmerged_leaves(tree: RatchetTree) -> None:
 
 
 def _check_unmerged_between(tree: RatchetTree, leaf_index: int, x: int) -> None:
-    between = tree_math.parent(2 * leaf_index)
-    while between != x:
-        node = tree.parent(between)
+    ancestor = tree_math.parent(2 * leaf_index)
+    while ancestor != x:
+        node = tree.parent(ancestor)
         if node is not None and leaf_index not in node.unmerged_leaves:
             raise InvalidError("a leaf is unmerged at a node, but not at one below it")
-        between = tree_math.parent(between)
+        ancestor = tree_math.parent(ancestor)

@@ -55,7 +55,7 @@ class GroupInfo(Struct):
 
     @convert_errors
     def tree(self, external_tree: bytes | None) -> RatchetTree:
-        """Return the tree from the extension, or ``external_tree``. Its hash must match."""
+        """Return the tree from ``external_tree``; None: from the extension. Its hash must match."""
         data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if external_tree is None else external_tree
         if data is None:
             raise InvalidError("a group info has no tree")
@@ -98,14 +98,14 @@ class EncryptedGroupSecrets(Struct):
 
 @dataclass(frozen=True)
 class Welcome(Struct):
-    """The message to all new members of a commit."""
+    """The message to all members added by a commit."""
 
     cipher_suite: Uint16
     secrets: Annotated[tuple[EncryptedGroupSecrets, ...], vector_of(EncryptedGroupSecrets, MAX_LEAVES)]
     encrypted_group_info: Opaque
 
     def group_secrets(self, own: OwnKeyPackage) -> GroupSecrets | None:
-        """Decrypt the group secrets for a key package; None if there are none."""
+        """Decrypt the group secrets for a key package; None if the Welcome has none for it."""
         ref = own.key_package.ref()
         found = next((entry for entry in self.secrets if entry.new_member == ref), None)
         if found is None:
@@ -132,13 +132,13 @@ def create_welcome(
     psks: Sequence[PreSharedKeyID],
     new_members: Mapping[KeyPackage, bytes | None],
 ) -> Welcome:
-    """Create a Welcome. ``new_members``: the key packages, with the path secret of each, if there is a path."""
+    """Create a Welcome. ``new_members``: the path secrets by key package; None without a path."""
     suite = group_info.group_context.suite
     encrypted = suite.aead.seal(*_welcome_key(suite, welcome_secret), b"", group_info.encode())
     secrets = []
     for key_package, path_secret in new_members.items():
         path = None if path_secret is None else PathSecret(path_secret)
-        plain = GroupSecrets(joiner_secret, path, tuple(psks)).encode()
-        sealed = encrypt_with_label(suite, key_package.init_key, "Welcome", encrypted, plain)
-        secrets.append(EncryptedGroupSecrets(key_package.ref(), sealed))
+        plaintext = GroupSecrets(joiner_secret, path, tuple(psks)).encode()
+        ciphertext = encrypt_with_label(suite, key_package.init_key, "Welcome", encrypted, plaintext)
+        secrets.append(EncryptedGroupSecrets(key_package.ref(), ciphertext))
     return Welcome(suite.number, tuple(secrets), encrypted)

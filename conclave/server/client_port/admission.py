@@ -1,4 +1,4 @@
-"""Limits the number of connections, and selects which are closed to make room.
+"""Limits the number of connections, and selects connections to close if there are too many.
 
 A client may open connections and send nothing. So idle connections are closed in this order: those that never sent a
 request, those whose requests had no valid token, then the others; within each kind the longest idle first.
@@ -66,7 +66,7 @@ class ConnectionRank(IntEnum):
 class ConnectionLimits(NamedTuple):
     """``total``: connections that may be open, event streams included.
 
-    ``unauthenticated``: those of one address without an authenticated request.
+    ``unauthenticated``: connections of one address without an authenticated request.
     """
 
     total: int
@@ -75,9 +75,9 @@ class ConnectionLimits(NamedTuple):
     @classmethod
     def for_clients(cls, max_files: int) -> "ConnectionLimits":
         """Return the limits for clients. ``max_files``: the process's limit of open files."""
-        least = os.open(os.devnull, os.O_RDONLY)  # the lowest free descriptor: how many are open
-        os.close(least)
-        total = max(max_files - RESERVED_FILES, max_files // 2) - least
+        lowest_free = os.open(os.devnull, os.O_RDONLY)  # the lowest free descriptor: about as many are open
+        os.close(lowest_free)
+        total = max(max_files - RESERVED_FILES, max_files // 2) - lowest_free
         return cls(total, max(total // ADDRESS_DIVISOR, MIN_PER_ADDRESS))
 
     @classmethod
@@ -131,11 +131,11 @@ class TrackedConnection:
 class Admission:
     """The connections of a port, except those that became event streams."""
 
-    def __init__(self, limits: ConnectionLimits, closed: Counter[str], events: Events | None = None) -> None:
-        """``closed``: counts closed connections by reason. ``events``: the event streams."""
+    def __init__(self, limits: ConnectionLimits, close_counts: Counter[str], events: Events | None = None) -> None:
+        """``close_counts``: counts closed connections by reason. ``events``: the event streams."""
         self._limits = limits
         self.open: dict[TrackedConnection, None] = {}  # in the order in which they were accepted
-        self._closed = closed
+        self._close_counts = close_counts
         self._events = events
         self._idle: tuple[dict[TrackedConnection, None], ...] = tuple({} for _ in ConnectionRank)
         self._unauthenticated: dict[str, dict[TrackedConnection, None]] = {}  # by address
@@ -155,8 +155,8 @@ class Admission:
 
     def mark_authenticated(self, connection: TrackedConnection) -> None:
         """Mark a connection as authenticated."""
-        of_address = self._unauthenticated.get(connection.address, {})
-        if of_address.pop(connection, True) is None and not of_address:
+        unauthenticated = self._unauthenticated.get(connection.address, {})
+        if unauthenticated.pop(connection, True) is None and not unauthenticated:
             del self._unauthenticated[connection.address]
 
     def remove(self, connection: TrackedConnection) -> None:
@@ -171,31 +171,31 @@ class Admission:
 
         ``now``: the loop's time.
         """
-        of_address = self._unauthenticated.get(address, {})
-        if len(of_address) >= self._limits.unauthenticated:
-            first = next((each for each in of_address if each.is_idle), None)
-            if first is None:
-                self._closed["refused"] += 1
+        unauthenticated = self._unauthenticated.get(address, {})
+        if len(unauthenticated) >= self._limits.unauthenticated:
+            idle = next((each for each in unauthenticated if each.is_idle), None)
+            if idle is None:
+                self._close_counts["refused"] += 1
                 return False
-            self._close(first, "address")
+            self._close(idle, "address")
         streams = self._events.wheel.size if self._events else 0
         if len(self.open) + streams < self._limits.total:
             return True
         self.warn(now)
         if self.close_idle(now - NEW_SECONDS) or self._close_of_largest(address) or self.close_idle(now):
             return True
-        self._closed["refused"] += 1
+        self._close_counts["refused"] += 1
         return False
 
     def close_idle(self, before: float) -> bool:
         """Close an idle connection. Return whether there was one.
 
-        ``before``: a silent one is closed only if it was accepted before that, by the loop's time.
+        ``before``: a silent one is closed only if it was accepted before this time of the loop.
         """
         for rank, idle in zip(ConnectionRank, self._idle, strict=True):
-            first = _first_idle(idle)
-            if first and (rank is not ConnectionRank.SILENT or first.idle_since <= before):
-                self._close(first, "room")
+            connection = _first_idle(idle)
+            if connection and (rank is not ConnectionRank.SILENT or connection.idle_since <= before):
+                self._close(connection, "room")
                 return True
         return False
 
@@ -210,14 +210,14 @@ class Admission:
         for rank, idle in zip(ConnectionRank, self._idle, strict=True):
             is_silent = rank is ConnectionRank.SILENT
             before = now - (SILENT_SECONDS if is_silent else IDLE_SECONDS)
-            while (first := _first_idle(idle)) and first.idle_since < before:
-                self._close(first, "silent" if is_silent else "idle")
+            while (connection := _first_idle(idle)) and connection.idle_since < before:
+                self._close(connection, "silent" if is_silent else "idle")
 
     def _close_of_largest(self, address: str) -> bool:
         """Close connections or streams of the account or address that has the most. Return whether there were any.
 
         Only if no connection is idle: otherwise one account could lock out all others by requests that last long. A
-        sixteenth of what it has is closed at once, since looking through all connections takes time.
+        sixteenth of its connections is closed at once, since scanning all connections takes time.
         """
         counts = Counter(each.owner for each in self.open)
         streams = self._events.streams_by_user if self._events else {}
@@ -225,10 +225,10 @@ class Admission:
         [(owner, count), *_] = counts.most_common(1) or [(b"", 0)]
         if count <= max(MIN_PROTECTED, counts[address] + 1):
             return False
-        own: list[TrackedConnection | Stream] = [each for each in self.open if each.owner == owner]
-        own += streams.get(owner, ()) if isinstance(owner, bytes) else ()
-        for each in own[: max(1, count // 16)]:
-            self._closed["largest"] += 1
+        candidates: list[TrackedConnection | Stream] = [each for each in self.open if each.owner == owner]
+        candidates += streams.get(owner, ()) if isinstance(owner, bytes) else ()
+        for each in candidates[: max(1, count // 16)]:
+            self._close_counts["largest"] += 1
             if isinstance(each, Stream):
                 if self._events:
                     self._events.remove(each)
@@ -239,7 +239,7 @@ class Admission:
         return True
 
     def _close(self, connection: TrackedConnection, reason: str) -> None:
-        self._closed[reason] += 1
+        self._close_counts[reason] += 1
         self.remove(connection)
         connection.drop()
 

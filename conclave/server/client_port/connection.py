@@ -33,7 +33,7 @@ HEAD_SECONDS = 60.0
 """A head may take a minute from its first byte."""
 
 LINGER_SECONDS = 2.0
-"""A client whose request was rejected before all of it arrived may go on sending for 2 seconds."""
+"""If a request is rejected before all of it has arrived, its client may continue to send for 2 seconds."""
 
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """The read buffer of all connections: each copies its bytes at once."""
@@ -46,28 +46,28 @@ class ClientConnection(RespondingConnection):
     """A connection to a client."""
 
     __slots__ = (
-        *("_fast_path", "_handler", "_held", "_is_paused", "_pauses_for_handler"),
-        *("_scanned", "_scanner", "_server", "_timer"),
+        *("_buffered_data", "_fast_path", "_handler", "_is_paused", "_pauses_for_handler"),
+        *("_scanned_bytes", "_scanner", "_server", "_timer"),
     )
 
     def __init__(self, port: PortState, address: str, server: web.Server, fast_path: FastPath | None) -> None:
-        """``server``: answers what ``fast_path`` does not. ``address``: as ``addresses.origin`` returns it."""
+        """``server``: answers all requests except the fast path's. ``address``: as ``addresses.origin`` returns it."""
         super().__init__(port, address)
         self._server = server
         self._fast_path = fast_path
         self._handler: AiohttpHandler | None = None
-        self._held = b""
+        self._buffered_data = b""
         self._scanner: RequestScanner | None = None  # checks an incomplete head
-        self._scanned = 0  # how many bytes of that it has seen
+        self._scanned_bytes = 0  # how many bytes of the head it has checked
         self._is_paused = self._pauses_for_handler = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport; close it if the server stops."""
+        """Store the transport; close it if the server is stopping."""
         self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
         self.connecting = None
-        if end := transport.get_extra_info("socket"):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if client_socket := transport.get_extra_info("socket"):
+            client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.port.is_stopping:
             transport.close()
 
@@ -76,15 +76,15 @@ class ClientConnection(RespondingConnection):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process what was read."""
+        """Process the bytes that were read."""
         data = bytes(_BUFFER[:nbytes])
         if self.state == IDLE:
-            self._take_request(self._held + data if self._held else data)
+            self._take_request(self._buffered_data + data if self._buffered_data else data)
         elif self.state == DELEGATED and self._handler and self._handler.expects_body:
-            self._held = self._handler.take_body(data)
+            self._buffered_data = self._handler.take_body(data)
             self._read_or_pause()
         elif self.state != CLOSED:
-            self._held += data
+            self._buffered_data += data
             if self._acknowledgement:
                 self._acknowledgement.poll()  # a client's next request acknowledges the response before
             self._read_or_pause()
@@ -105,33 +105,33 @@ class ClientConnection(RespondingConnection):
             head, request = fast_path.read_head(text, self) if fast_path else (framing.measure(text), None)
             size = end + (head.length or 0)
             if request and len(data) >= size:
-                self.state, self._held = FAST_PATH, data[size:]
+                self.state, self._buffered_data = FAST_PATH, data[size:]
                 self._loop.call_soon(self._answer_fast, request, data[:size], head)
             else:
-                self._held = self._delegate(data, head, size)
+                self._buffered_data = self._delegate(data, head, size)
         except UnknownCodingError as error:
             self._refuse(error, UnsupportedCodingError())
         except MalformedRequestError as error:
             self._refuse(error, BadRequestError(MALFORMED))
         finally:
-            if self._held or self._is_paused:
+            if self._buffered_data or self._is_paused:
                 self._read_or_pause()
 
     def _hold_head(self, data: bytes) -> None:
         """Buffer an incomplete head. Raises MalformedRequestError as soon as it cannot become valid."""
-        self._held = data
+        self._buffered_data = data
         if not data:
             return
         if not self._scanner:
-            self._scanner, self._scanned = RequestScanner(), 0
+            self._scanner, self._scanned_bytes = RequestScanner(), 0
             self._timer = self._loop.call_later(HEAD_SECONDS, self._time_out_head)
         if len(data) > framing.MAX_HEAD_BYTES:
             raise MalformedRequestError("too long")
-        self._scanner.feed(data[self._scanned :])
-        self._scanned = len(data)
+        self._scanner.feed(data[self._scanned_bytes :])
+        self._scanned_bytes = len(data)
 
     def _stop_waiting_for_head(self) -> None:
-        self._scanner, self._held = None, b""
+        self._scanner, self._buffered_data = None, b""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -151,8 +151,8 @@ class ClientConnection(RespondingConnection):
         if self.transport is None or self.transport.is_closing():
             return b""
         if self._handler is None:
-            outer = cast(asyncio.Transport, _DelegatedTransport(self, self.transport))
-            self._handler = AiohttpHandler(self._server, self, outer)
+            delegated_transport = cast(asyncio.Transport, _DelegatedTransport(self, self.transport))
+            self._handler = AiohttpHandler(self._server, self, delegated_transport)
             if self._writable:
                 self._handler.pause_writing()
         return self._handler.take(data, head, size)
@@ -161,12 +161,12 @@ class ClientConnection(RespondingConnection):
         """Start the next request if it has arrived, or close the connection if that is due."""
         if self.state == CLOSED:
             return
-        self.state, self.idle_since, self._responding, self._acknowledgement = IDLE, self._loop.time(), None, None
+        self.state, self.idle_since, self._response_task, self._acknowledgement = IDLE, self._loop.time(), None, None
         self.port.admission.mark_idle(self)
         if self.transport is None or self.transport.is_closing():
             return
-        if self._held and not self.port.is_stopping:
-            self._take_request(self._held)
+        if self._buffered_data and not self.port.is_stopping:
+            self._take_request(self._buffered_data)
         elif self._is_paused:
             self._read_or_pause()
         if self.state == IDLE and (self.port.is_stopping or self.is_half_closed):
@@ -188,7 +188,10 @@ class ClientConnection(RespondingConnection):
 
     def _read_or_pause(self) -> None:
         """Pause reading while bytes are buffered or aiohttp has enough of the body, else resume."""
-        transport, pauses = self.transport, self._pauses_for_handler or (bool(self._held) and self.state != IDLE)
+        transport, pauses = (
+            self.transport,
+            self._pauses_for_handler or (bool(self._buffered_data) and self.state != IDLE),
+        )
         if pauses is self._is_paused or transport is None or transport.is_closing() or self.is_half_closed:
             return
         self._is_paused = pauses
@@ -220,15 +223,15 @@ class ClientConnection(RespondingConnection):
             self._handler.resume_writing()
 
     def _refuse(self, error: Exception, api_error: ApiError) -> None:
-        """Answer a malformed request, and end the connection. Neither the answer nor the log contains what was sent."""
+        """Answer a malformed request, and end the connection. Neither the answer nor the log contains bytes of it."""
         transport, request_id = self.transport, new_request_id()
         if transport is None or transport.is_closing():
             return
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**response_head.headers_of(request_id), "Connection": "close"}
         response = error_response(Format.JSON, headers, api_error)
-        more = self.port.cross_origin.lines(b"")
-        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, more)])
+        cors_lines = self.port.cross_origin.lines(b"")
+        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, cors_lines)])
         self.is_refused = True
         self.end()
 
@@ -238,7 +241,7 @@ class ClientConnection(RespondingConnection):
         After a rejected request, or with more bytes arriving, it lingers for LINGER_SECONDS: the system resets a
         connection that is closed with unread bytes, and the client would lose the answer. With TLS that may happen.
         """
-        transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), CLOSED
+        transport, lingers, self.state = self.transport, self.is_refused or bool(self._buffered_data), CLOSED
         self.idle_since = self._loop.time()
         self.port.admission.mark_idle(self)
         self._stop_waiting_for_head()
@@ -263,7 +266,7 @@ class ClientConnection(RespondingConnection):
         self._release()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all resources. The request in progress goes on."""
+        """Release all resources. The request in progress continues."""
         handler = self._handler
         self._release()
         if handler:

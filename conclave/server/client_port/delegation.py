@@ -1,4 +1,4 @@
-"""aiohttp's side of a connection: it answers all requests but those of the fast path.
+"""aiohttp's side of a connection: it answers all requests except those of the fast path.
 
 It gets the bytes of one request at a time, and writes to a wrapper of the connection's transport. The request factory
 reports the start of a request, the overridden ``finish_response`` its end. A test checks that aiohttp does nothing
@@ -45,7 +45,7 @@ class AiohttpHandler(web.RequestHandler):
 
     __slots__ = (
         *("_has_begun", "_is_answered", "_is_body_broken", "_is_last"),
-        *("_missing", "_reader", "_scanner", "connection"),
+        *("_missing_bytes", "_reader", "_scanner", "connection"),
     )
 
     def __init__(self, server: web.Server, connection: RespondingConnection, transport: asyncio.Transport) -> None:
@@ -54,7 +54,7 @@ class AiohttpHandler(web.RequestHandler):
             server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
         )
         self.connection = connection
-        self._missing = 0  # bytes of a body with a length that have not arrived
+        self._missing_bytes = 0  # bytes of a body with a length that have not arrived
         self._scanner: RequestScanner | None = None  # follows a body in chunks until it is complete
         self._reader: StreamReader | None = None  # gets the body of the request in progress
         self._has_begun, self._is_answered, self._is_body_broken, self._is_last = True, False, False, False
@@ -68,16 +68,16 @@ class AiohttpHandler(web.RequestHandler):
             scanner = RequestScanner()
             size = scanner.feed(data)
             self._scanner = None if scanner.is_complete else scanner
-        self._missing = max(0, size - len(data))
-        self._is_last = head.length is None or head.is_tunnel or (head.upgrades and self._missing > 0)
+        self._missing_bytes = max(0, size - len(data))
+        self._is_last = head.length is None or head.is_tunnel or (head.upgrades and self._missing_bytes > 0)
         self._has_begun = self._is_answered = self._is_body_broken = False
         self.data_received(data[:size])
         return data[size:]
 
     @property
     def expects_body(self) -> bool:
-        """Whether a part of the request's body is still to arrive."""
-        return self._missing > 0 or self._scanner is not None
+        """Whether a part of the request's body has not arrived yet."""
+        return self._missing_bytes > 0 or self._scanner is not None
 
     @property
     def has_whole_request(self) -> bool:
@@ -85,17 +85,17 @@ class AiohttpHandler(web.RequestHandler):
         return not self.expects_body or (self._reader is not None and self._reader.is_eof())
 
     def take_body(self, data: bytes) -> bytes:
-        """Pass on a part of the body. Return what follows the body."""
+        """Pass on a part of the body. Return the bytes after the body."""
         try:
             if self._scanner:
-                self._missing = self._scanner.feed(data)
+                self._missing_bytes = self._scanner.feed(data)
                 self._scanner = None if self._scanner.is_complete else self._scanner
         except MalformedRequestError:
             self._scanner = None
             self._break_body()
             return b""
-        size = min(self._missing, len(data))
-        self._missing -= size
+        size = min(self._missing_bytes, len(data))
+        self._missing_bytes -= size
         self.data_received(data[:size])
         self._finish_if_done()
         return data[size:]
@@ -110,7 +110,7 @@ class AiohttpHandler(web.RequestHandler):
             self._reader.set_exception(web.RequestPayloadError("the chunks are malformed"))
 
     def begin(self, body: StreamReader) -> bool:
-        """Record that aiohttp starts the request. Return whether it is the last of the connection."""
+        """Record that aiohttp starts the request. Return whether the connection ends after it."""
         self._reader, self._has_begun = body, True
         if self._is_body_broken:
             self._break_body()
@@ -129,7 +129,7 @@ class AiohttpHandler(web.RequestHandler):
             )  # aiohttp has more to do in the same step
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel what is in progress. A request that has not started starts first: aiohttp would log an error."""
+        """Cancel the request in progress. If it has not started, start it first: otherwise aiohttp logs an error."""
         if self._has_begun:
             super().connection_lost(exc)
         else:
@@ -140,10 +140,10 @@ class AiohttpHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request, or an error outside the application, and end the connection."""
         if isinstance(exc, ConnectionError):
-            raise exc  # the client is gone, which was logged
+            raise exc  # the client is gone; this is logged already
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains what was sent
+        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains bytes of it
             log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
             response = _answer(request, BadRequestError(MALFORMED))
         else:
@@ -160,11 +160,11 @@ class AiohttpHandler(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = _answer(request, middleware.convert_aiohttp_error(resp))
-        finished = await super().finish_response(request, resp, start_time)
+        result = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
             self.connection.set_account(request[tokens.CALLER].user_id)
-        self.finish(stays_open=bool(finished[0].keep_alive))
-        return finished
+        self.finish(stays_open=bool(result[0].keep_alive))
+        return result
 
 
 class RequestFactory:
@@ -195,7 +195,7 @@ class RequestFactory:
         return self._make(message, payload, protocol, writer, task)
 
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
-        """Complete the headers of a response. ``origin``: that of the page that sent the request, if any."""
+        """Complete the headers of a response. ``origin``: the origin of the requesting page, if any."""
         omit_date(headers, self._clock)
         self._cross_origin.add_to(headers, origin)
 

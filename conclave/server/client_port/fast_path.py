@@ -57,9 +57,9 @@ class ParsedHeaders(NamedTuple):
 
 
 class FastRequest(NamedTuple):
-    """A plain request. ``query``: None for a send. ``began``: by ``time.monotonic``.
+    """A plain request. ``query``: None for a send. ``began``: a value of ``time.monotonic``.
 
-    ``key``: the cache key of its headers; b"": they are cached already, or cannot be.
+    ``key``: the cache key of its headers; b"": they are cached already, or cannot be cached.
     """
 
     connection: RespondingConnection
@@ -84,18 +84,18 @@ class FastPath:
         self._auth_header = app[app_keys.CONFIG].auth_header
         self._auth_field = self._auth_header.lower().encode("ascii")
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
-        self._parsed: dict[bytes, ParsedHeaders] = {}
+        self._headers_by_key: dict[bytes, ParsedHeaders] = {}
         """By hashes of heads, since heads contain tokens."""
         self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._pipeline = app[PIPELINE]
-        self._fetching = app[app_keys.FETCHING]
-        self._sending = app[app_keys.SENDING]
+        self._fetcher = app[app_keys.FETCHING]
+        self._sender = app[app_keys.SENDING]
         self._route = app[app_keys.ENDPOINTS][messages.fetch].path
-        self._confirming: set[asyncio.Task[None]] = set()
-        self._reading: set[asyncio.Task[None]] = set()
+        self._confirm_tasks: set[asyncio.Task[None]] = set()
+        self._read_tasks: set[asyncio.Task[None]] = set()
 
     def read_head(self, text: bytes, connection: RespondingConnection) -> tuple[RequestHead, FastRequest | None]:
-        """Parse a head; return also the request if it is plain. Raises MalformedRequestError.
+        """Parse a head; if the request is plain, return it too. Raises MalformedRequestError.
 
         Parsed headers are cached, since a client's are mostly the same: parsing takes a seventh of a poll, a tenth of a
         send. ``text``: see ``framing.read_head``.
@@ -104,7 +104,7 @@ class FastPath:
         if not line:
             return framing.measure(text), None
         key, length = self._key(text, line)
-        headers, head = self._parsed.get(key), RequestHead(length, {})
+        headers, head = self._headers_by_key.get(key), RequestHead(length, {})
         if not headers:
             head = framing.read_head(text)
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
@@ -120,16 +120,16 @@ class FastPath:
 
         The hash is b"" for a head that cannot be cached.
         """
-        length, at, parts = 0, line.end(), [line[1]]
-        for found in self._varying.finditer(text, at - len(b"\r\n")):
-            value = found.lastindex or 0
-            parts.append(text[at : found.start(value)])
-            at = found.end(value)
+        length, position, parts = 0, line.end(), [line[1]]
+        for match in self._varying.finditer(text, position - len(b"\r\n")):
+            value = match.lastindex or 0
+            parts.append(text[position : match.start(value)])
+            position = match.end(value)
             if value == 1:
-                length = int(found[1])
+                length = int(match[1])
         if line[1] == framing.SEND and (line[3] is not None or not length):
             return b"", 0
-        parts.append(text[at:])
+        parts.append(text[position:])
         return hashlib.blake2b(b"".join(parts), digest_size=32).digest(), length
 
     def _parse_headers(self, fields: Mapping[bytes, bytes], method: bytes) -> ParsedHeaders | None:
@@ -145,12 +145,12 @@ class FastPath:
 
     def cache(self, request: FastRequest) -> None:
         """Cache the parsed headers of a request. A full cache is cleared."""
-        if len(self._parsed) >= MAX_CACHED:
-            self._parsed.clear()
-        self._parsed[request.key] = request.headers
+        if len(self._headers_by_key) >= MAX_CACHED:
+            self._headers_by_key.clear()
+        self._headers_by_key[request.key] = request.headers
 
     def take(self, request: FastRequest, body: bytes) -> bool:
-        """Answer a request, now or later. Return False if a handler has to: then nothing was done.
+        """Answer a request, now or later. Return False, with nothing done, if a handler has to answer it.
 
         Call it in a step of the event loop that receives no bytes: invalidation is checked once a step, and the check
         must follow the receipt of the request.
@@ -165,13 +165,13 @@ class FastPath:
 
     async def finish(self, seconds: float) -> None:
         """Stop reading pages, and wait up to ``seconds`` until the watermarks of fetched pages are stored."""
-        for task in self._reading:
+        for task in self._read_tasks:
             task.cancel()
-        if self._confirming:
-            await asyncio.wait(self._confirming, timeout=seconds)
+        if self._confirm_tasks:
+            await asyncio.wait(self._confirm_tasks, timeout=seconds)
 
     def _prepare(self, request: FastRequest, body: bytes) -> Callable[[], object] | None:
-        """Start to send a message, or find a page. Return a function that answers; None: a handler has to.
+        """Start to send a message, or find a page. Return a function that answers; None: a handler has to answer.
 
         If it raises, nothing was started.
         """
@@ -188,58 +188,58 @@ class FastPath:
             message = SendMessageRequest.quick(headers.body_format, body)
             if not isinstance(message, SendMessage):
                 return None
-            sent = self._sending.begin(
+            send_future = self._sender.begin(
                 Send(group_id, caller.user_id, message.mls_message, message.self_destruct_seconds, message.send_id)
             )
-            return partial(sent.add_done_callback, partial(self._answer_send, request)) if sent else None
+            return partial(send_future.add_done_callback, partial(self._answer_send, request)) if send_future else None
         query = GetMessagesQuery.quick(request.query)
         if not isinstance(query, GetMessages):
             return None
-        page = group_id, caller.user_id, query.after, query.limit, headers.response_format
-        found = self._fetching.read_cached(*page, next_confirms=query.next_confirms)
-        if found:
-            parts = page_writer.page_parts(headers.response_format, found.pieces)
-            return partial(self._answer_page, request, found, parts)
+        page_query = group_id, caller.user_id, query.after, query.limit, headers.response_format
+        fetched_page = self._fetcher.read_cached(*page_query, next_confirms=query.next_confirms)
+        if fetched_page:
+            parts = page_writer.page_parts(headers.response_format, fetched_page.pieces)
+            return partial(self._answer_page, request, fetched_page, parts)
         read = partial(
-            self._fetching.read, *page, include_redacted=query.include_redacted, next_confirms=query.next_confirms
+            self._fetcher.read, *page_query, include_redacted=query.include_redacted, next_confirms=query.next_confirms
         )
-        return partial(_start, self._reading, self._read(request, read))
+        return partial(_start, self._read_tasks, self._read(request, read))
 
     async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, FetchedPage]]) -> None:
         """Answer with a page that is not cached."""
         try:
             # Bound only here: the next request of the connection starts in this task, with its context.
             with structlog.contextvars.bound_contextvars(request_id=request.request_id):
-                found = await read()
-            parts = page_writer.page_parts(request.headers.response_format, found.pieces)
+                page = await read()
+            parts = page_writer.page_parts(request.headers.response_format, page.pieces)
         except Exception as error:  # noqa: BLE001 - every error is answered
             self._refuse(request, error)
         else:
-            self._answer_page(request, found, parts)
+            self._answer_page(request, page, parts)
 
-    def _answer_page(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
+    def _answer_page(self, request: FastRequest, page: FetchedPage, parts: list[bytes]) -> None:
         parts = _with_head(request, parts)
-        if found.needs_confirmation:
+        if page.needs_confirmation:
             # Without its pieces: in JSON they would be in memory twice.
-            _start(self._confirming, self._hand_over(request, found._replace(pieces=[]), parts))
+            _start(self._confirm_tasks, self._hand_over(request, page._replace(pieces=[]), parts))
         else:
             self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
-    async def _hand_over(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
+    async def _hand_over(self, request: FastRequest, page: FetchedPage, parts: list[bytes]) -> None:
         """Answer with a page of new messages, then confirm it. As in the handler, the response is sent first."""
         status: int = HTTPStatus.OK
         try:
-            has_arrived = await request.connection.hand_over(parts, counts=found.counts_on_arrival)
-            await self._fetching.confirm(found, has_arrived=has_arrived)
+            has_arrived = await request.connection.hand_over(parts, counts=page.counts_on_arrival)
+            await self._fetcher.confirm(page, has_arrived=has_arrived)
         except Exception as error:  # noqa: BLE001 - the client has been answered
             status = self._api_error(request, error).status
         self._record(request, status)
         request.connection.next_request()
 
-    def _answer_send(self, request: FastRequest, sent: "asyncio.Future[int]") -> None:
+    def _answer_send(self, request: FastRequest, send_future: "asyncio.Future[int]") -> None:
         try:
-            parts = _with_head(request, [write_number(request.headers.response_format, sent.result())])
+            parts = _with_head(request, [write_number(request.headers.response_format, send_future.result())])
         except Exception as error:  # noqa: BLE001 - every error is answered
             self._refuse(request, error)
         else:
@@ -267,8 +267,8 @@ def _with_head(request: FastRequest, parts: list[bytes]) -> list[bytes]:
     return response_head.ok_response(headers.response_format, request.request_id, parts, clock, headers.cross_origin)
 
 
-def _start(tasks: set[asyncio.Task[None]], steps: Coroutine[Any, Any, None]) -> None:
+def _start(tasks: set[asyncio.Task[None]], coroutine: Coroutine[Any, Any, None]) -> None:
     """Start a task, and keep a reference until it is done: the event loop does not."""
-    task = asyncio.create_task(steps)
+    task = asyncio.create_task(coroutine)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

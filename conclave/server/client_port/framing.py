@@ -1,4 +1,4 @@
-"""Finds the end of requests; unless that is obvious, by llhttp, the parser that aiohttp uses too.
+"""Finds the end of requests. Unless it is obvious, it uses llhttp, the parser of aiohttp.
 
 llhttp reports no positions. So it gets exactly a head, up to the first empty line, and the body is counted by its
 length. Requests that llhttp rejects are rejected. aiohttp may reject others, but ends each request at the same byte: a
@@ -31,7 +31,7 @@ SEND = b"POST"
 _MESSAGES = re.compile(
     rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
 )
-_COUNTED = re.compile(rb"\ncontent-length: ([0-9]{1,%d})\r\n" % MAX_LENGTH_DIGITS)
+_LENGTH_LINE = re.compile(rb"\ncontent-length: ([0-9]{1,%d})\r\n" % MAX_LENGTH_DIGITS)
 _CODING_LINE = re.compile(rb"\n(?i:transfer-encoding)[ \t]*:")
 _CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
 _UPGRADE = b"upgrade"
@@ -44,17 +44,17 @@ _UNUSUAL = frozenset(
 
 
 class MalformedRequestError(Exception):
-    """The request is not HTTP. The message is llhttp's, and contains nothing of the request."""
+    """The request is not HTTP. The message is llhttp's, and contains no part of the request."""
 
 
 class UnknownCodingError(MalformedRequestError):
-    """The body has another transfer coding than chunked, such as gzip (RFC 9112 section 6.1)."""
+    """The body has a transfer coding other than chunked, such as gzip (RFC 9112 section 6.1)."""
 
 
 class RequestHead(NamedTuple):
     """A parsed head.
 
-    ``length``: bytes of the body; None: chunked. ``fields``: values by lower-case header name, one of each.
+    ``length``: bytes of the body; None: chunked. ``fields``: values by lower-case header name, one for each name.
     """
 
     length: int | None
@@ -69,9 +69,9 @@ def read_head(text: bytes) -> RequestHead:
     """Parse a head, which ends with the first END in ``text``. Raises MalformedRequestError or UnknownCodingError."""
     if len(text) > MAX_HEAD_BYTES:
         raise MalformedRequestError("too long")
-    found: dict[bytes, bytes] = {}
+    raw_fields: dict[bytes, bytes] = {}
     try:
-        HttpRequestParser(SimpleNamespace(on_header=found.__setitem__)).feed_data(text)
+        HttpRequestParser(SimpleNamespace(on_header=raw_fields.__setitem__)).feed_data(text)
     except HttpParserUpgrade:
         if text.startswith(b"CONNECT "):
             return RequestHead(0, {}, is_tunnel=True)
@@ -79,7 +79,7 @@ def read_head(text: bytes) -> RequestHead:
         raise MalformedRequestError(str(error)) from None
     if text.startswith(b"PRI "):  # the preface of HTTP/2, which continues after its first empty line
         raise MalformedRequestError("HTTP/2")
-    fields = {name.lower(): value for name, value in found.items()}
+    fields = {name.lower(): value for name, value in raw_fields.items()}
     if _ENCODING in fields:  # llhttp rejects it with a length, or if its last coding is not chunked
         if len(_CODING_LINE.findall(text)) > 1 or fields[_ENCODING].strip(b" \t").lower() != b"chunked":
             raise UnknownCodingError("a transfer coding other than chunked")
@@ -98,10 +98,10 @@ def measure(text: bytes) -> RequestHead:
     affects the framing, except one plain length, the body has that length, or is empty.
     """
     lower = text.lower()
-    named = lower.count(_LENGTH)
-    counted = _COUNTED.search(lower) if named == 1 else None
+    length_count = lower.count(_LENGTH)
+    length_match = _LENGTH_LINE.search(lower) if length_count == 1 else None
     if (
-        (named and not counted)
+        (length_count and not length_match)
         or _ENCODING in lower
         or _UPGRADE in lower
         or lower.startswith((b"connect", b"pri"))
@@ -109,7 +109,7 @@ def measure(text: bytes) -> RequestHead:
         or len(lower) > MAX_HEAD_BYTES
     ):
         return read_head(text)
-    return RequestHead(int(counted[1]) if counted else 0, {})
+    return RequestHead(int(length_match[1]) if length_match else 0, {})
 
 
 def messages_line(text: bytes) -> re.Match[bytes] | None:
@@ -155,8 +155,8 @@ class RequestScanner:
         """
         begin = 0
         while begin < len(data) and not self.is_complete:
-            found = data.find(END, max(0, begin - len(END) + 1))
-            end = begin + 1 if begin < len(END) - 1 else found + len(END) if found >= 0 else len(data)
+            marker = data.find(END, max(0, begin - len(END) + 1))
+            end = begin + 1 if begin < len(END) - 1 else marker + len(END) if marker >= 0 else len(data)
             try:
                 self._parser.feed_data(data[begin:end])
             except HttpParserUpgrade:

@@ -31,7 +31,7 @@ BACKLOG = 1024
 """At most 1,024 connections wait to be accepted: after a restart all streams reconnect at once."""
 
 ACCEPTED_AT_ONCE = 16
-"""At most 16 connections are accepted in one step: connections closed for them free their descriptors only after it."""
+"""At most 16 connections are accepted in one step: closed connections free their descriptors only after it."""
 
 PAUSE_SECONDS = 0.2
 """The pause in accepting if no descriptor is left."""
@@ -40,7 +40,7 @@ SWEEP_SECONDS = 5.0
 """How often the server closes connections that are idle for too long."""
 
 STOP_SECONDS = 2.0
-"""At a stop, answers of the fast path get 2 seconds to be sent, then those of aiohttp another 2."""
+"""At a stop, the fast path has 2 seconds to send its answers, then aiohttp has another 2."""
 
 STOP_POLL_SECONDS = 0.01
 
@@ -57,7 +57,7 @@ class ClientPort(web.BaseSite):
         tls: ssl.SSLContext | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
-        """``runner``: is set up. ``fast_path``: None: aiohttp answers all requests."""
+        """``runner``: has been set up. ``fast_path``: if None, aiohttp answers all requests."""
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         assert runner.server  # noqa: S101 - it is set up
         app, self._web_server = runner.app, runner.server
@@ -70,9 +70,9 @@ class ClientPort(web.BaseSite):
             self._web_server.request_factory = RequestFactory(self._web_server, clock, cross_origin)
         self._admission = Admission(limits, app.get(app_keys.CLOSED_CONNECTIONS, Counter()), app.get(app_keys.EVENTS))
         self._state = PortState(self._admission, app.get(app_keys.BUDGET, Budget(0)), clock, cross_origin)
-        self._listening: list[socket.socket] = []
-        self._pausing: asyncio.TimerHandle | None = None
-        self._sweeping = AsyncExitStack()
+        self._listeners: list[socket.socket] = []
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._sweep_stack = AsyncExitStack()
 
     @property
     def name(self) -> str:
@@ -87,27 +87,27 @@ class ClientPort(web.BaseSite):
     async def listen(self) -> str:
         """Start to listen, and return the URL. Raises OSError."""
         await self.start()
-        host, port = self._listening[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._tls else 'http'}://{shown}:{port}"
+        host, port = self._listeners[0].getsockname()[:2]
+        url_host = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls else 'http'}://{url_host}:{port}"
 
     async def start(self) -> None:
         """Start to listen. Raises OSError."""
         await super().start()
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             self._address or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
-            for family, _, _, _, address in dict.fromkeys(found):
-                listening = socket.create_server(address, family=family, backlog=BACKLOG)
-                listening.settimeout(0)
-                self._listening.append(listening)
+            for family, _, _, _, address in dict.fromkeys(addresses):
+                listener = socket.create_server(address, family=family, backlog=BACKLOG)
+                listener.settimeout(0)
+                self._listeners.append(listener)
         except OSError:
             self._close()
             raise
         self._accept_more()
         sweep = background.every(self._health, HealthPart.CONNECTIONS, SWEEP_SECONDS, self._sweep)
-        await self._sweeping.enter_async_context(sweep)
+        await self._sweep_stack.enter_async_context(sweep)
 
     async def stop(self) -> None:
         """Stop accepting, close idle connections, and wait for the fast path. The runner handles the rest.
@@ -116,7 +116,7 @@ class ClientPort(web.BaseSite):
         """
         self._state.is_stopping = True
         self._close()
-        await self._sweeping.aclose()
+        await self._sweep_stack.aclose()
         for each in tuple(self.open):
             if each.transport is None:
                 each.drop()
@@ -133,12 +133,12 @@ class ClientPort(web.BaseSite):
         await super().stop()
 
     def _close(self) -> None:
-        if self._pausing:
-            self._pausing.cancel()
-        for listening in self._listening:
-            asyncio.get_running_loop().remove_reader(listening)
-            listening.close()
-        self._listening.clear()
+        if self._resume_timer:
+            self._resume_timer.cancel()
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
 
     def _on_fast_path(self) -> list[ClientConnection]:
         return [each for each in self.open if each.state == FAST_PATH]
@@ -147,14 +147,14 @@ class ClientPort(web.BaseSite):
         self._admission.sweep(asyncio.get_running_loop().time())
 
     def _accept_more(self) -> None:
-        for listening in self._listening:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+        for listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Accept waiting connections."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                end, (host, *_) = listening.accept()
+                client_socket, (host, *_) = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -164,36 +164,36 @@ class ClientPort(web.BaseSite):
                 continue  # that connection is already closed
             address = origin(host, (), ())
             if self._admission.admit(address, asyncio.get_running_loop().time()):
-                self._begin(end, address)
+                self._begin(client_socket, address)
             else:
-                end.close()
+                client_socket.close()
 
     def _pause(self) -> None:
         """Pause accepting: the system has no descriptor or memory left."""
         loop = asyncio.get_running_loop()
         self._admission.warn(loop.time())
         self._admission.close_idle(loop.time())
-        for listening in self._listening:
-            loop.remove_reader(listening)
-        self._pausing = loop.call_later(PAUSE_SECONDS, self._accept_more)
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+        self._resume_timer = loop.call_later(PAUSE_SECONDS, self._accept_more)
 
-    def _begin(self, end: socket.socket, address: str) -> None:
+    def _begin(self, client_socket: socket.socket, address: str) -> None:
         """Start a connection on an accepted socket, with a handshake if there is TLS."""
-        end.settimeout(0)
+        client_socket.settimeout(0)
         connection = ClientConnection(self._state, address, self._web_server, self._fast_path)
         self._admission.add(connection)
-        connection.connecting = asyncio.get_running_loop().create_task(self._connect(connection, end))
-        connection.connecting.add_done_callback(lambda _: self._connected(connection, end))
+        connection.connecting = asyncio.get_running_loop().create_task(self._connect(connection, client_socket))
+        connection.connecting.add_done_callback(lambda _: self._connected(connection, client_socket))
 
-    async def _connect(self, connection: ClientConnection, end: socket.socket) -> None:
+    async def _connect(self, connection: ClientConnection, client_socket: socket.socket) -> None:
         with suppress(OSError):  # the client is gone, does not use TLS, or was too slow
             if self._tls:
-                await handshake(end, self._tls, connection, connection.set_raw_transport)
+                await handshake(client_socket, self._tls, connection, connection.set_raw_transport)
             else:
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, end)
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client_socket)
 
-    def _connected(self, connection: ClientConnection, end: socket.socket) -> None:
+    def _connected(self, connection: ClientConnection, client_socket: socket.socket) -> None:
         if connection.connecting:  # it failed or was cancelled
             connection.connecting = None
             self._admission.remove(connection)
-            end.close()
+            client_socket.close()

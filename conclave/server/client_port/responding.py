@@ -28,7 +28,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
     """The part of a connection that the fast path and ``delegation`` use."""
 
     __slots__ = (
-        *("_acknowledgement", "_loop", "_responding", "_writable"),
+        *("_acknowledgement", "_loop", "_response_task", "_writable"),
         *("below", "is_half_closed", "is_refused", "port"),
     )
 
@@ -44,7 +44,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """Set while writing is paused. Done when writing resumes, or the connection is lost."""
         self._acknowledgement: Acknowledgement | None = None
         """Set while an acknowledgement of the response is pending."""
-        self._responding: asyncio.Task[None] | None = None
+        self._response_task: asyncio.Task[None] | None = None
 
     def set_raw_transport(self, transport: asyncio.Transport) -> None:
         """Set the transport below the TLS layer, which knows how many bytes the system has not accepted."""
@@ -57,7 +57,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         self.account = account
 
     def next_request(self) -> None:
-        """Continue with the next request: this one is answered."""
+        """Continue with the next request, once this one is answered."""
         raise NotImplementedError
 
     def answer(self, parts: list[bytes]) -> None:
@@ -65,7 +65,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         if self._write(parts):
             self.next_request()
         else:
-            self._responding = self._loop.create_task(self._finish(parts))
+            self._response_task = self._loop.create_task(self._finish(parts))
 
     async def _finish(self, parts: list[bytes]) -> None:
         try:
@@ -80,15 +80,15 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         until the system has accepted it.
         """
         counts = counts and not self.may_be_gone()
-        is_taken = self._write(parts)
-        expected = self.expect_acknowledgement() if counts else None
-        if not is_taken:
-            is_taken = await self._wait_drained(parts)
+        is_accepted = self._write(parts)
+        pending_acknowledgement = self.expect_acknowledgement() if counts else None
+        if not is_accepted:
+            is_accepted = await self._wait_drained(parts)
         parts.clear()
-        return is_taken and expected is not None and await expected.wait()
+        return is_accepted and pending_acknowledgement is not None and await pending_acknowledgement.wait()
 
     def _write(self, parts: list[bytes]) -> bool:
-        """Write a response. Return whether nothing is unsent; True also if the connection is lost."""
+        """Write a response. Return whether nothing is unsent; True even if the connection is lost."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -125,7 +125,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
             writable.set_result(None)
 
     def may_be_gone(self) -> bool:
-        """Return whether the client has ended its side, or the connection is lost; True also if unknown."""
+        """Return whether the client has ended its side, or the connection is lost; also True if unknown."""
         return self.is_half_closed or self.transport is None or not acknowledgement.is_open(self.transport)
 
     def expect_acknowledgement(self) -> Acknowledgement | None:

@@ -14,21 +14,21 @@ HOUR = 3600
 SAMPLE_EVERY = 16
 """One of 16 messages is sampled, to estimate how many were created in each hour."""
 
-_SCATTERED = "(((group_key * 40503 + sequence_num & 0xffffffff) * 2654435761) >> 16)"
+_ID_HASH = "(((group_key * 40503 + sequence_num & 0xffffffff) * 2654435761) >> 16)"
 """A hash of the message id, for a pseudo-random sample. By number alone, small groups might not be sampled."""
 
 
 def list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
     """List in temp.movable the groups that have messages to be moved to the archive.
 
-    ``before``: only messages created before this Unix second, exclusive. ``least``: only groups whose messages live
-    longer than this many seconds. Groups restored from the archive are omitted until its space is reclaimed: it would
-    have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
+    ``before``: only messages created before this Unix second, exclusive. ``least``: only groups whose messages are
+    kept longer than this many seconds. Groups restored from the archive are omitted until its space is reclaimed: it
+    would have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
     """
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
-    occurring = [row[0] for row in connection.execute("SELECT DISTINCT effective_expiry FROM groups")]
-    lifetimes = [lifetime for lifetime in occurring if GroupPolicy(lifetime).outlives(least)]
+    all_lifetimes = [row[0] for row in connection.execute("SELECT DISTINCT effective_expiry FROM groups")]
+    lifetimes = [lifetime for lifetime in all_lifetimes if GroupPolicy(lifetime).outlives(least)]
     # Materialized, otherwise messages would be searched in groups of any lifetime.
     connection.execute(
         "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime FROM groups"
@@ -44,37 +44,38 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
     The ends are Unix seconds, exclusive, ascending; the last is ``before``. Slices are planned 5% smaller, since the
-    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices has a quarter:
-    until it is archived, nothing can be deleted here. Slicing by time fills few partitions at once.
+    counts are estimates. An hour is not divided, so a slice may be larger. The first of several slices is four times
+    smaller: until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at
+    once.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
-        f" WHERE created_at < ?3 AND {_SCATTERED} % ?2 = 0 GROUP BY hour ORDER BY hour",
+        f" WHERE created_at < ?3 AND {_ID_HASH} % ?2 = 0 GROUP BY hour ORDER BY hour",
         (HOUR, SAMPLE_EVERY, before),
     ).fetchall()
-    full = rows * 95 // 100
-    most = full // 4 if sum(count for _, count in hours) > full else full
-    bounds, found = [], 0
+    full_slice = rows * 95 // 100
+    slice_limit = full_slice // 4 if sum(count for _, count in hours) > full_slice else full_slice
+    bounds, slice_count = [], 0
     for hour, count in hours:
-        if found and found + count > most:
+        if slice_count and slice_count + count > slice_limit:
             bounds.append(hour * HOUR)
-            found, most = 0, full
-        found += count
+            slice_count, slice_limit = 0, full_slice
+        slice_count += count
     return [*bounds, before]
 
 
 def count(connection: sqlite3.Connection, before: int) -> int:
     """Return how many messages may move: those of unfinished batches, and the candidates of ``choose``."""
-    found = connection.execute(
-        f"SELECT ({_UNDER_WAY}) + (SELECT ifnull(sum(count), 0) FROM ({_CANDIDATES}))", {"before": before}
+    cursor = connection.execute(
+        f"SELECT ({_UNFINISHED}) + (SELECT ifnull(sum(count), 0) FROM ({_CANDIDATES}))", {"before": before}
     )
-    return int(found.fetchone()[0])
+    return int(cursor.fetchone()[0])
 
 
 def has_movable(connection: sqlite3.Connection, before: int) -> bool:
     """Return whether any message of the groups in temp.movable may move. ``before``: as for ``choose``.
 
-    A group may have old messages none of which may move, as long as a member has not fetched them.
+    A group may have old messages, but none that may move, as long as a member has not fetched them.
     """
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 
@@ -92,35 +93,35 @@ def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) ->
     ``rows`` messages with ``size`` bytes of bodies, but at least one message if there is any.
     """
     while True:
-        chosen, count = _choose(connection, before, rows)
-        measured = _measure(connection, chosen)
-        if measured <= size or count <= 1:
-            return chosen, count == rows
-        rows = max(1, min(count - 1, count * size // measured * 9 // 10))
+        ranges, count = _choose(connection, before, rows)
+        total_size = _measure(connection, ranges)
+        if total_size <= size or count <= 1:
+            return ranges, count == rows
+        rows = max(1, min(count - 1, count * size // total_size * 9 // 10))
 
 
 def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[MoveRange], int]:
     """Choose by the number of messages only; return the ranges and how many messages they have."""
-    chosen: list[MoveRange] = []
-    left = rows
+    ranges: list[MoveRange] = []
+    remaining = rows
     for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
-        found = row["first_seq"], row["last_seq"], row["count"]
-        if row["count"] > left:
-            found = connection.execute(
+        numbers = row["first_seq"], row["last_seq"], row["count"]
+        if row["count"] > remaining:
+            numbers = connection.execute(
                 "SELECT min(sequence_num), max(sequence_num), count(*) FROM (SELECT sequence_num FROM messages"
                 " WHERE group_key = ? AND sequence_num >= ? ORDER BY sequence_num LIMIT ?)",
-                (row["group_key"], row["first_seq"], left),
+                (row["group_key"], row["first_seq"], remaining),
             ).fetchone()
-        first, last, count = found
+        first, last, count = numbers
         if count:
-            chosen.append(MoveRange(row["group_key"], first, last, row["lifetime"]))
-            left -= count
-        if left <= 0:
+            ranges.append(MoveRange(row["group_key"], first, last, row["lifetime"]))
+            remaining -= count
+        if remaining <= 0:
             break
-    return chosen, rows - left
+    return ranges, rows - remaining
 
 
-_UNDER_WAY = """
+_UNFINISHED = """
 SELECT count(*) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) JOIN groups USING (group_key)
     JOIN messages USING (group_key)
 WHERE finished_at IS NULL AND sequence_num BETWEEN first_seq AND ranges.last_seq AND sequence_num > archived_seq
@@ -159,10 +160,10 @@ member has not fetched: otherwise each run would have to find the commits in the
 """
 
 
-def _measure(connection: sqlite3.Connection, chosen: list[MoveRange]) -> int:
+def _measure(connection: sqlite3.Connection, ranges: list[MoveRange]) -> int:
     """Return the total size in bytes of the bodies of the chosen messages."""
     total = 0
-    for each in chosen:
+    for each in ranges:
         first, last = (bodies.message_id(each.group_key, number) for number in (each.first_seq, each.last_seq))
         row = connection.execute(
             "SELECT ifnull(sum(length(body)), 0) FROM message_bodies WHERE message_id BETWEEN ? AND ?", (first, last)

@@ -131,7 +131,7 @@ def note_version(connection: sqlite3.Connection, version: int) -> None:
 
 
 def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
-    """Note that a run is about to change the table.
+    """Record that a run is about to change the table.
 
     From here on, there may be files that do not belong to the table. ``former_turn`` and ``version``: the current ones
     of the table, whose files are kept.
@@ -141,7 +141,7 @@ def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, vers
 
 
 def note_erased(connection: sqlite3.Connection) -> None:
-    """Note that no replaced or half-written files are left on disk."""
+    """Record that no replaced or half-written files are left on disk."""
     connection.execute("UPDATE archive_state SET unerased = 0")
 
 
@@ -249,7 +249,7 @@ def fix_batch(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: 
 
 
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
-    """Note how many messages of a batch were verified in the archive, and their checksum (None: no messages)."""
+    """Record how many messages of a batch were verified in the archive, and their checksum (None: no messages)."""
     connection.execute(
         "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
         (message_count, checksum, batch),
@@ -258,15 +258,15 @@ def note_verified(connection: sqlite3.Connection, batch: int, message_count: int
 
 def switch(
     connection: sqlite3.Connection,
-    moved: MoveRange,
+    move_range: MoveRange,
     parts: Collection[PartRow],
     senders: Collection[bytes],
     version: int,
 ) -> None:
-    """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, not from the hot store.
+    """Serve a group's messages up to the end of ``move_range`` from ``version`` of the archive, not the hot store.
 
-    ``parts``: what the batch added to the archive. ``senders``: the senders of its application messages. Idempotent: an
-    index row that has any number of the range has all of it.
+    ``parts``: the parts that the batch added to the archive. ``senders``: the senders of its application messages.
+    Idempotent: an index row that has any number of the range has all of it.
     """
     connection.executemany(
         "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
@@ -281,10 +281,11 @@ def switch(
     )
     connection.executemany(
         "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
-        [(sender_id, moved.group_key) for sender_id in senders],
+        [(sender_id, move_range.group_key) for sender_id in senders],
     )
     connection.execute(
-        "UPDATE groups SET archived_seq = max(archived_seq, ?) WHERE group_key = ?", (moved.last_seq, moved.group_key)
+        "UPDATE groups SET archived_seq = max(archived_seq, ?) WHERE group_key = ?",
+        (move_range.last_seq, move_range.group_key),
     )
     note_version(connection, version)
 
@@ -302,14 +303,14 @@ def note_relaid(connection: sqlite3.Connection) -> None:
 
 
 def replace_parts(
-    connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
+    connection: sqlite3.Connection, group_key: int, new_rows: Mapping[tuple[int, int, int], PartRow | None]
 ) -> None:
     """Replace or delete index rows of one group.
 
-    ``left``: the new rows by group key, lifetime and span; None deletes a row. With the last part of a group its
-    senders are deleted from the index, and the tombstone of a deleted group if nothing of it is left in either tier.
+    ``new_rows``: the new rows by group key, lifetime and span; None deletes a row. With the last part of a group its
+    senders are deleted from the index. If a deleted group has no messages left in either tier, so is its tombstone.
     """
-    for key, row in left.items():
+    for key, row in new_rows.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values(row))
@@ -319,7 +320,7 @@ def replace_parts(
 
 
 def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
-    """Note that the archive has only commits left of a deleted account in these groups.
+    """Record that only commits of a deleted account are left in the archive in these groups.
 
     The account's tombstone is deleted if it has no application messages left in either tier.
     """
@@ -330,7 +331,7 @@ def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: It
 
 
 def remove_tombstone(connection: sqlite3.Connection, group_key: int) -> None:
-    """Remove the tombstone of a deleted group if nothing of it is left in either tier."""
+    """Remove the tombstone of a deleted group if none of its messages are left in either tier."""
     if not holds_group(connection, group_key):
         connection.execute(
             "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",

@@ -31,16 +31,16 @@ class PartitionUsage:
     def is_reclaimable(self, before: int) -> bool:
         """Return whether the partition is to be rewritten or dropped.
 
-        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if messages
-        were moved back to the hot store: they cannot be archived again before.
+        True if more than a quarter of its messages are erased, if any was erased by the Unix second ``before``, or if
+        messages were moved back to the hot store: these can only be archived again after that.
         """
-        is_old = self.dead.since is not None and self.dead.since <= before
-        is_much = self.dead.messages * 3 > self.living
-        return bool(self.returned) or is_old or is_much
+        is_long_due = self.dead.since is not None and self.dead.since <= before
+        exceeds_share = self.dead.messages * 3 > self.living
+        return bool(self.returned) or is_long_due or exceeds_share
 
 
 def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:
-    """Note that ``messages`` messages of a partition are erased at the Unix second ``now``."""
+    """Record that ``messages`` messages of a partition are erased at the Unix second ``now``."""
     connection.execute(
         "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
@@ -66,19 +66,19 @@ def shares(connection: sqlite3.Connection) -> dict[Partition, PartitionUsage]:
 
 
 def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:
-    """Note that from ``version`` of the table on, a partition has only messages that the archive serves."""
+    """Record that from ``version`` of the table on, a partition has only messages that the archive serves."""
     moves.note_version(connection, version)
     for table in ("archive_dead", "archive_returned"):
         connection.execute(f"DELETE FROM {table} WHERE lifetime = ? AND span = ?", partition)
 
 
 def note_unsettled(connection: sqlite3.Connection) -> None:
-    """Note that the index may count messages whose keys are destroyed: it was restored from a backup."""
+    """Record that the index may count messages whose keys are destroyed: it was restored from a backup."""
     connection.execute("UPDATE archive_state SET unsettled = 1")
 
 
 def note_settled(connection: sqlite3.Connection) -> None:
-    """Note that the index counts no message whose key is destroyed."""
+    """Record that the index counts no message whose key is destroyed."""
     connection.execute("UPDATE archive_state SET unsettled = 0")
 
 
@@ -88,11 +88,11 @@ def is_unsettled(connection: sqlite3.Connection) -> bool:
 
 
 def is_due(connection: sqlite3.Connection, now: int, interval: int) -> bool:
-    """Return whether there is an archive whose space was last reclaimed at least ``interval`` seconds ago."""
+    """Return whether there is an archive, and space was last reclaimed at least ``interval`` seconds ago."""
     row = connection.execute("SELECT 1 FROM archive_state WHERE version > 0 AND reclaimed_at <= ?", (now - interval,))
     return row.fetchone() is not None
 
 
 def note_done(connection: sqlite3.Connection, now: int) -> None:
-    """Note that space was reclaimed at the Unix second ``now``."""
+    """Record that space was reclaimed at the Unix second ``now``."""
     connection.execute("UPDATE archive_state SET reclaimed_at = ?", (now,))

@@ -1,4 +1,4 @@
-"""Moves a group's archived messages back into the hot store: first copies, then the border.
+"""Moves a group's archived messages back into the hot store: first copies them, then changes the border.
 
 Readers ignore copies up to the border, and cleanup deletes those of an interrupted restore. The border changes in one
 transaction. The caller runs each function in a transaction and holds the run lock.

@@ -11,7 +11,7 @@ from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, TAKEN_BAC
 class ArchivedAmount:
     """The archived messages of one class and month.
 
-    ``lifetime``: the class, in seconds or KEEP. ``month``: in which the span begins, such as 2026-01.
+    ``lifetime``: the class, in seconds or KEEP. ``month``: the month in which the span begins, such as 2026-01.
     """
 
     lifetime: int
@@ -23,10 +23,10 @@ class ArchivedAmount:
 
 @dataclass(frozen=True)
 class ArchiveOverdue:
-    """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
+    """Messages that the next run deletes from the archive. Seconds: how long the oldest of them is overdue; 0 if none.
 
-    Withheld messages are left out, as in ``views/overdue.py``; but times do not take into account runs and decisions
-    since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be erased.
+    Withheld messages are left out, as in ``views/overdue.py``; but times do not take later runs and decisions into
+    account. ``expired_parts``: rows of the index with messages that have expired and are old enough to be erased.
     ``deleted_groups`` and ``deleted_accounts``: those with archived messages; the seconds count from their deletion.
     ``restored_messages``: those moved back to the hot store. ``taken_back_messages``: an upper bound of the withdrawn
     ones, since some may be too young.
@@ -65,35 +65,35 @@ def amounts(connection: sqlite3.Connection) -> list[ArchivedAmount]:
 
 
 def overdue(connection: sqlite3.Connection, now: int) -> ArchiveOverdue:
-    """Return what is overdue at the second ``now``."""
-    bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
-    expired = connection.execute(
-        f"{governed} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
+    """Return the overdue erasures at the Unix second ``now``."""
+    bounds, with_clause, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
+    expired_counts = connection.execute(
+        f"{with_clause} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
         f" FROM archive_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
         values,
     ).fetchone()
-    groups = connection.execute(
-        f"{governed} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
+    group_counts = connection.execute(
+        f"{with_clause} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
         " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key"
         f" AND {certain_of_part([DELETED_GROUP], bounds)})",
         values,
     ).fetchone()
-    accounts = connection.execute(
-        f"{governed} SELECT count(DISTINCT user_id), :now - min(created_at) FROM user_tombstones"
+    account_counts = connection.execute(
+        f"{with_clause} SELECT count(DISTINCT user_id), :now - min(created_at) FROM user_tombstones"
         " JOIN archive_senders ON sender_id = user_id JOIN governed_groups USING (group_key)"
         f" WHERE erasable_before > 0 AND {UNHELD}",
         values,
     ).fetchone()
-    restored = connection.execute("SELECT ifnull(sum(messages), 0) FROM archive_returned").fetchone()
-    taken = connection.execute(
-        f"{governed} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
+    restored_counts = connection.execute("SELECT ifnull(sum(messages), 0) FROM archive_returned").fetchone()
+    withdrawn_counts = connection.execute(
+        f"{with_clause} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
         " AND sequence_num <= archived_seq AND EXISTS (SELECT 1 FROM archive_parts"
         " WHERE archive_parts.group_key = taken_back.group_key AND sequence_num BETWEEN first_seq AND last_seq"
         f" AND {certain_of_part([TAKEN_BACK], bounds)})",
         values,
     ).fetchone()
-    found = (*expired, *groups, *accounts, *restored, *taken)
-    return ArchiveOverdue(*(max(0, number or 0) for number in found))
+    counts = (*expired_counts, *group_counts, *account_counts, *restored_counts, *withdrawn_counts)
+    return ArchiveOverdue(*(max(0, number or 0) for number in counts))
 
 
 def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:

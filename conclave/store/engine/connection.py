@@ -16,10 +16,10 @@ class StoreConnection(sqlite3.Connection):
 
     ``announced``: the news to publish when the transaction ends. ``room``: how many bytes of bodies it may still add.
     ``pages_to_return``: how many free pages to return to the file system when it ends. ``is_on_event_loop``: whether
-    it runs on the event loop's thread, where nothing may take long. ``waits_until``: the deadline for waits for the
-    write lock, in seconds of the monotonic clock; another thread may set it. ``keys``: those of the bodies; None if no
-    body is stored or read. ``former_policies``: additional policies by which the server hides messages; empty in other
-    processes.
+    it runs on the event loop's thread, which must not be blocked for long. ``waits_until``: the deadline for waits for
+    the write lock, in seconds of the monotonic clock; another thread may set it. ``keys``: the keys of the bodies; None
+    if no body is stored or read. ``former_policies``: additional policies by which the server hides messages; empty in
+    other processes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

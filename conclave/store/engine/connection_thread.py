@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class ConnectionThread(aiosqlite.Connection):
-    """An aiosqlite connection that runs a whole function on its thread: one thread switch a call, not a statement.
+    """An aiosqlite connection that runs whole functions on its thread, with one thread switch for each call.
 
     A function must not leave a transaction or statement open. An open statement keeps its snapshot, so later reads on
     the connection would not see newer commits, such as a login or a removal. Even an exception may keep one open, since
@@ -52,14 +52,14 @@ class ConnectionThread(aiosqlite.Connection):
         return of_store(self._conn)
 
     async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``fn`` on the thread and return its result. Raises what it raises, and StoreError."""
+        """Run ``fn`` on the thread and return its result. Raises the exceptions of ``fn``, and StoreError."""
         return await self.submit(fn)
 
     def submit(self, fn: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         """Run ``fn`` on the thread; return the future of its result. No task is needed."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((done, partial(self._call, fn)))
-        return done
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(self._call, fn)))
+        return future
 
     def _open(self) -> StoreConnection:
         connection = sqlite.connect(self._path)

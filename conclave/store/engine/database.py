@@ -52,19 +52,18 @@ Otherwise it is kept and reused: a commit that extends the file takes about twic
 
 
 CHECKPOINT_INTERVAL_SECONDS = 1.0
-"""There is a checkpoint every second."""
+"""A checkpoint runs every second."""
 
 
 WAL_LIMIT_BYTES = 8 * 1024 * 1024
-"""The writer itself does a checkpoint if the write-ahead log exceeds 8 MiB.
+"""The writer itself runs a checkpoint if the write-ahead log exceeds 8 MiB.
 
-Acknowledged writes must fit into the database even if the disk fills up meanwhile. Cleanup's reserve is larger than
-this.
+Acknowledged writes must fit into the database even if the disk fills up before. Cleanup's reserve is larger than this.
 """
 
 
 PAGE_BYTES = 4096
-"""SQLite's default page size, which the database has."""
+"""SQLite's default page size, which the database uses."""
 
 
 _WRITER_PRAGMAS = f"PRAGMA cache_spill = OFF; PRAGMA wal_autocheckpoint = {WAL_LIMIT_BYTES // PAGE_BYTES}"
@@ -76,7 +75,7 @@ back then, checksums of later pages stay zero: after a crash recovery stops ther
 
 
 _READER_PRAGMAS = "PRAGMA query_only = ON; PRAGMA cache_size = -8192"
-"""A reader caches 8 MiB of pages instead of 2, since pages of indexes are used again and again."""
+"""A reader caches 8 MiB of pages instead of 2, since the same index pages are read repeatedly."""
 
 
 LOCK_WAIT_SECONDS = 10.0
@@ -156,10 +155,10 @@ class Database:
             connection.executescript(pragmas)
             connection.keys, connection.former_policies = self.keys, self.former_policies
 
-        owner = ConnectionThread(self.path, prepare)
-        self._threads.append(owner)
-        await owner
-        return owner
+        thread = ConnectionThread(self.path, prepare)
+        self._threads.append(thread)
+        await thread
+        return thread
 
     def limit_lock_wait(self) -> None:
         """Limit all remaining waits for another process's write lock to LOCK_WAIT_SECONDS together, and log its holder.
@@ -197,8 +196,8 @@ class Database:
 
     async def _close_threads(self) -> None:
         """Close all connections, and so end their threads."""
-        for owner in self._threads:
-            await owner.close()
+        for thread in self._threads:
+            await thread.close()
         if self.keys:
             self.keys.close()
 
@@ -219,7 +218,7 @@ class Database:
     async def write_joint(
         self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
     ) -> T:
-        """Write ``item`` by ``joint``, together with other items that wait at the same time: see ``JointWrite``.
+        """Write ``item`` with ``joint``, together with other items that wait at the same time: see ``JointWrite``.
 
         ``weight``: the bytes of the item. Returns the result, or raises the exception, of ``joint`` for the item, once
         it is durable. Raises StoreError as ``write`` does.
@@ -243,9 +242,9 @@ class Database:
             except sqlite3.Error as error:
                 if not is_disk_error(error):
                     raise
-                unreadable = store_error(self.path, error)
-                self._watch.read(unreadable)
-                raise unreadable from error
+                read_error = store_error(self.path, error)
+                self._watch.read(read_error)
+                raise read_error from error
             finally:
                 self._idle_readers.append(reader)
         self._watch.read(None)

@@ -36,18 +36,18 @@ class HeldLock(NamedTuple):
 def held_locks() -> list[HeldLock] | None:
     """Return all file locks; None if they cannot be read, as on other systems than Linux."""
     try:
-        listed = _LOCKS.read_text(encoding="ascii")
+        lines = _LOCKS.read_text(encoding="ascii")
     except OSError:
         return None
     return [
         HeldLock(fields[5].rpartition(":")[2], fields[1], fields[3] == "WRITE", int(fields[4]), int(fields[6]))
-        for fields in map(str.split, listed.splitlines())
+        for fields in map(str.split, lines.splitlines())
         if len(fields) == _FIELDS  # lines of waiting processes have one more field
     ]
 
 
 def of_file(locks: list[HeldLock], path: Path) -> list[HeldLock]:
-    """Return those of ``locks`` that are on the file ``path``; empty if the file does not exist."""
+    """Return the locks on the file ``path`` out of ``locks``; empty if the file does not exist."""
     try:
         inode = str(path.stat().st_ino)
     except OSError:
@@ -62,7 +62,7 @@ def write_lock_holder(database: Path) -> int | None:
 
 
 def process_name(pid: int) -> str:
-    """Return the description of a process for operators: its pid, and its program if known."""
+    """Return a description of a process for operators: its pid, and its program if known."""
     try:
         program = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -71,7 +71,7 @@ def process_name(pid: int) -> str:
 
 
 def write_lock_holder_name(database: Path) -> str:
-    """Return the description of the process that holds the write lock of a database, as far as it is known."""
+    """Return a description of the process that holds the write lock of a database, as far as it is known."""
     pid = write_lock_holder(database)
     return process_name(pid) if pid else "another process"
 
@@ -80,7 +80,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
-_OF_THE_DISK = (
+_DISK_ERRORS = (
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_CANTOPEN,
@@ -107,19 +107,19 @@ class StoreFullError(StoreError):
 def free_bytes(folder: Path) -> int:
     """Return the free bytes, for this user, on the file system of ``folder``; 0 if unknown."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return status.f_bavail * status.f_frsize
 
 
 def has_inodes(folder: Path) -> bool:
     """Return whether the file system of ``folder`` has a free inode, or does not count them."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return True
-    return not found.f_files or found.f_favail > 0  # 0 files: not counted
+    return not status.f_files or status.f_favail > 0  # 0 files: not counted
 
 
 def free_text(folder: Path) -> str:
@@ -150,7 +150,7 @@ def is_gone(path: Path) -> bool:
 
 def is_disk_error(error: Exception) -> bool:
     """Return whether an error is caused by the store's files, not by the statement."""
-    return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
+    return isinstance(error, sqlite3.Error) and _code(error) in _DISK_ERRORS
 
 
 def is_busy(error: Exception) -> bool:
@@ -164,24 +164,26 @@ def store_error(path: Path, error: Exception) -> StoreError:
         return error
     if is_busy(error):
         return StoreError(f"{path}: {write_lock_holder_name(path)} holds its write lock: wait for it, or end it")
-    free = free_bytes(path.parent)
-    full = isinstance(error, OSError) and error.errno in _NO_ROOM
+    free_space = free_bytes(path.parent)
+    is_full = isinstance(error, OSError) and error.errno in _NO_ROOM
     if isinstance(error, sqlite3.Error):
-        full = _code(error) == sqlite3.SQLITE_FULL or (_code(error) == sqlite3.SQLITE_IOERR and free < MIN_FREE_BYTES)
-    kind = StoreFullError if full else StoreError
+        is_full = _code(error) == sqlite3.SQLITE_FULL or (
+            _code(error) == sqlite3.SQLITE_IOERR and free_space < MIN_FREE_BYTES
+        )
+    kind = StoreFullError if is_full else StoreError
     return kind(f"{path}: {error} ({free_text(path.parent)})")
 
 
 def open_error(path: Path, error: sqlite3.Error) -> StoreError:
     """Return the error of a database that cannot be opened, with more details than SQLite gives."""
-    why = ""
+    details = ""
     if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
-        why = f" ({_obstacle(path)})"
-    return StoreError(f"{path}: cannot be opened as a database: {error}{why}")
+        details = f" ({_obstacle(path)})"
+    return StoreError(f"{path}: cannot be opened as a database: {error}{details}")
 
 
 def _obstacle(path: Path) -> str:
-    """Return what may prevent opening the database ``path``. Readers too create the WAL index beside it."""
+    """Return a likely reason why ``path`` cannot be opened. Even readers create the WAL index beside it."""
     folder = path.parent
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))

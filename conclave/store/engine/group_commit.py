@@ -21,12 +21,12 @@ JointWrite = Callable[[sqlite3.Connection, Sequence[Any]], Sequence[Any]]
 It returns a result for each item, or an exception if it rejects the item without changing anything for it. It must not
 invalidate anything, nor depend on other writes of the same transaction. If it raises, everything is rolled back, and it
 is called again for each item separately. While the connection ``is_on_event_loop``, it raises NotCachedError instead of
-reading much: then it is called again on the writer's thread.
+reading a lot: then it is called again on the writer's thread.
 """
 
 
 class NotCachedError(Exception):
-    """A joint write must read more than is allowed on the event loop."""
+    """A joint write would read more than is allowed on the event loop."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Result:
 def run_together(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
     """Run the joint writes of ``batch``, one call for each kind; return for each item a _Result or an exception.
 
-    They run first in the transaction, so they see only committed data. Raises what a call raises.
+    They run first in the transaction, so they see only committed data. Raises the exceptions of the calls.
     """
     outcomes: list[Any] = []
     for joint, writes in batch.joint.items():
@@ -86,8 +86,8 @@ def run_joint_one_by_one(batch: GroupCommit, connection: StoreConnection) -> lis
     for joint, writes in batch.joint.items():
         for write in writes:
             outcome = _in_savepoint(lambda held, joint=joint, write=write: joint(held, [write.item])[0], connection)  # type: ignore[misc]  # mypy infers no lambda with defaults
-            refused = isinstance(outcome, _Result) and isinstance(outcome.value, Exception)
-            outcomes.append(outcome.value if refused else outcome)
+            is_rejected = isinstance(outcome, _Result) and isinstance(outcome.value, Exception)
+            outcomes.append(outcome.value if is_rejected else outcome)
     return outcomes
 
 
@@ -121,14 +121,14 @@ def _in_savepoint(fn: SingleWrite, connection: StoreConnection) -> Any:
     return outcome
 
 
-def resolve(done: "asyncio.Future[Any]", outcome: Any) -> None:
+def resolve(future: "asyncio.Future[Any]", outcome: Any) -> None:
     """Set the result or the exception of a write."""
-    if done.cancelled():
+    if future.cancelled():
         return
     if isinstance(outcome, _Result):
-        done.set_result(outcome.value)
+        future.set_result(outcome.value)
     else:
-        done.set_exception(outcome)
+        future.set_exception(outcome)
 
 
 def snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ from conclave.events import Announcement, Event, MessageStored, News, SessionEnd
 from conclave.store import invalidation
 from conclave.store.engine.connection import of_store
 
-_ENDING = ""
+_SESSION_ENDED = ""
 """The event name of a row that ends the streams of a session."""
 
 _UNBLOCKED = "unblocked"
@@ -20,13 +20,13 @@ _ID_BYTES = 16
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
-    """Put ``news`` into the outbox, from where the server publishes them."""
+    """Put ``news`` into the outbox. The server publishes them."""
     for each in news:
         if isinstance(each, MessageStored):
             invalidation.invalidate_group(connection, each.group_key)  # the server reads the rest itself
             continue
         if isinstance(each, SessionEnded):
-            _add(connection, each.user_id, _ENDING, {"session": each.session_id})
+            _add(connection, each.user_id, _SESSION_ENDED, {"session": each.session_id})
             continue
         recipients = each.recipients - {each.excluded}
         if recipients:
@@ -74,7 +74,7 @@ def _add(connection: sqlite3.Connection, recipients: bytes, name: str, fields: M
 
 def _news(row: sqlite3.Row) -> News:
     fields = json.loads(row["event_fields"])
-    if row["event"] == _ENDING:
+    if row["event"] == _SESSION_ENDED:
         return SessionEnded(row["recipient_ids"], fields["session"])
     values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
     ids = row["recipient_ids"]
@@ -94,16 +94,16 @@ def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int)
     of_store(connection).announced.append(SessionEnded(user_id, session_id))
 
 
-def announce_stored(connection: sqlite3.Connection, stored: Iterable[MessageStored]) -> None:
+def announce_stored(connection: sqlite3.Connection, messages: Iterable[MessageStored]) -> None:
     """Notify the server's caches of messages after the commit."""
-    of_store(connection).announced.extend(stored)
+    of_store(connection).announced.extend(messages)
 
 
 def forward(connection: sqlite3.Connection) -> list[str]:
     """Announce the news in the outbox. Return the usernames whose logins are to be unblocked."""
-    unblocked = take_unblocked(connection)
+    usernames = take_unblocked(connection)
     of_store(connection).announced.extend(take(connection))
-    return unblocked
+    return usernames
 
 
 def members_of(connection: sqlite3.Connection, group_key: int) -> set[bytes]:

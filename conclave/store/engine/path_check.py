@@ -22,18 +22,18 @@ def is_taken(path: Path) -> bool:
     Raises StoreError if something else is there, or if no database can be created there.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise StoreError(f"{path}: there is no folder {path.parent}; is its disk mounted?") from None
         return False
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise StoreError(f"{path}: is a folder, not a database")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{path}: is not a file that can hold a database")
-    if not found.st_size:
+    if not status.st_size:
         raise StoreError(f"{path}: is empty, not a database; restore a backup, or remove it to create a new one")
     return True
 
@@ -44,10 +44,10 @@ def closed_state(path: Path) -> tuple[int, int] | None:
     While these do not change, it may be opened as ``frozen``, which creates no files beside it.
     """
     try:
-        found = None if path.with_name(path.name + "-wal").exists() else path.stat()
+        status = None if path.with_name(path.name + "-wal").exists() else path.stat()
     except OSError:
         return None  # opening it will raise the error
-    return (found.st_size, found.st_mtime_ns) if found else None
+    return (status.st_size, status.st_mtime_ns) if status else None
 
 
 def require_writable(path: Path) -> None:

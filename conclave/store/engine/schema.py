@@ -22,10 +22,10 @@ OLDEST_SQLITE = (3, 37, 0)
 
 def migrations() -> list[tuple[int, str]]:
     """Return the steps to the current schema, in order: version, SQL. The first creates a new database."""
-    here = resources.files("conclave.store.engine")
-    later = (each for each in here.joinpath("migrations").iterdir() if each.name.endswith(".sql"))
-    steps = sorted((int(each.name[:4]), each.read_text()) for each in later)
-    return [(1, here.joinpath("schema.sql").read_text()), *steps]
+    package = resources.files("conclave.store.engine")
+    files = (each for each in package.joinpath("migrations").iterdir() if each.name.endswith(".sql"))
+    steps = sorted((int(each.name[:4]), each.read_text()) for each in files)
+    return [(1, package.joinpath("schema.sql").read_text()), *steps]
 
 
 def prepare(path: Path) -> None:
@@ -63,7 +63,7 @@ def require_current(path: Path, *, writing: bool = False) -> None:
 
     ``writing``: the database must be writable too. Only the server creates and migrates a database: other processes
     must not change the schema while a server runs. The database of an incomplete restore will be replaced when the
-    restore is repeated, and changes by a command would be lost.
+    restore is repeated, so changes made by a command would be lost.
     """
     path_check.require_restored(path)
     if not path_check.is_taken(path):
@@ -113,8 +113,8 @@ def _known_version(connection: sqlite3.Connection, path: Path) -> int:
         return 0
     newest = migrations()[-1][0]
     if version > newest:
-        says = f"its schema version is {version}, this program knows up to {newest}"
-        raise StoreError(f"{path}: {says}: use a newer Conclave")
+        versions = f"its schema version is {version}, this program knows up to {newest}"
+        raise StoreError(f"{path}: {versions}: use a newer Conclave")
     return version
 
 

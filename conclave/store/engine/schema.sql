@@ -123,13 +123,13 @@ CREATE TABLE message_bodies (message_id INTEGER PRIMARY KEY, body BLOB NOT NULL)
 CREATE INDEX messages_by_age ON messages (group_key, created_at);
 -- By sender within each group: see conclave/store/sender_index.py.
 CREATE INDEX messages_by_sender ON messages (group_key, sender_id, is_commit, size);
--- Send ids, kept for a day, to recognise a send that is repeated after a lost response; the message may be erased by
--- now. No foreign keys, so that deleting a group or an account with many of them is fast.
+-- Send ids, kept for a day, to recognise a send that is repeated after a lost response, even if the message has been
+-- erased. No foreign keys, so that deleting a group or an account with many of them is fast.
 CREATE TABLE send_ids (
     send_key INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, user_id BLOB NOT NULL, send_id BLOB NOT NULL,
     sequence_num INTEGER NOT NULL, sent_at INTEGER NOT NULL, UNIQUE (user_id, group_key, send_id)) STRICT;
 -- Messages that were taken back: redacted for all readers, until cleanup has erased them in both tiers (`erased`). The
--- row stays for some time after that, for devices that were offline. `taken_by`: the sender, or an admin; empty after a
+-- row stays longer, for devices that were offline. `taken_by`: the sender, or an admin; empty after a
 -- restore from the ledger. `told_to`: members up to this id were notified; null: all were.
 CREATE TABLE taken_back (
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, taken_at INTEGER NOT NULL, taken_by BLOB NOT NULL,
@@ -158,7 +158,7 @@ CREATE INDEX timers_of_message ON timers (group_key, sequence_num, redact_at);
 CREATE TABLE ended_timers (
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
--- Redactions of which a user has not been notified yet. They are sent with the next stream that the user opens.
+-- Redactions about which a user has not been notified yet. They are sent with the next stream that the user opens.
 CREATE TABLE missed_redactions (
     missed_id INTEGER PRIMARY KEY AUTOINCREMENT, user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE,
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL) STRICT;
@@ -190,7 +190,7 @@ CREATE TABLE archive_moves (
     batch INTEGER PRIMARY KEY AUTOINCREMENT, fixed_at INTEGER NOT NULL, message_count INTEGER NOT NULL DEFAULT 0,
     checksum INTEGER NOT NULL DEFAULT 0, finished_at INTEGER) STRICT;
 CREATE INDEX archive_moves_under_way ON archive_moves (batch) WHERE finished_at IS NULL;
--- The messages of unfinished batches: those then stored with the numbers first_seq to last_seq, inclusive.
+-- The messages of unfinished batches: those with the numbers first_seq to last_seq that were stored at that time.
 -- `lifetime`: the group's effective expiry when the batch was fixed.
 CREATE TABLE archive_move_ranges (
     batch INTEGER NOT NULL REFERENCES archive_moves ON DELETE CASCADE, group_key INTEGER NOT NULL,
@@ -204,7 +204,7 @@ CREATE TABLE archive_parts (
     body_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (group_key, span, lifetime)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_parts_by_part ON archive_parts (lifetime, span);
--- The senders of archived application messages, by which the messages of deleted accounts are found.
+-- The senders of archived application messages, to find the messages of deleted accounts.
 CREATE TABLE archive_senders (
     sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
@@ -231,32 +231,32 @@ CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
     SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key;
 END;
--- With the tombstone of a group all its remaining keys are destroyed, including those of unassigned numbers.
+-- When a tombstone is removed, all remaining keys of the group are destroyed, including those of unassigned numbers.
 CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807);
 END;
 
--- Legal holds on all messages of a group, or on all that a user has sent. Released ones are in the audit log only. No
--- foreign key: a hold outlives its subject. `subject_id`: group_id or user_id. `name`: at the time of the hold.
+-- Legal holds on all messages of a group or of a user. Released holds are in the audit log only. No foreign key: a hold
+-- stays when its subject is deleted. `subject_id`: group_id or user_id. `name`: at the time of the hold.
 CREATE TABLE holds (
     hold_id INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER, user_id BLOB, subject_id BLOB NOT NULL,
     name TEXT NOT NULL, reason TEXT NOT NULL, added_by TEXT NOT NULL, added_at INTEGER NOT NULL,
     CHECK ((group_key IS NULL) != (user_id IS NULL))) STRICT;
 CREATE INDEX holds_by_group ON holds (group_key) WHERE group_key IS NOT NULL;
 CREATE INDEX holds_by_user ON holds (user_id) WHERE user_id IS NOT NULL;
--- The audit log. Entries outlive their subjects, so names are stored as they were. `actor`: "operator NAME" (a system
+-- The audit log. Entries stay when their subjects are deleted, so they have names. `actor`: "operator NAME" (a system
 -- user), "admin NAME" (a user), or "server". `subject_id`: of a group or user; empty: the server. `details`: JSON.
 CREATE TABLE audit (
     audit_id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL,
     subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}') STRICT;
 CREATE INDEX audit_by_subject ON audit (subject_id, audit_id); CREATE INDEX audit_by_age ON audit (at);
--- What the current run has erased, written in the transactions that erase, and turned into receipts at its end.
+-- The erasures of the current run: written in the transactions that erase, and turned into receipts at its end.
 -- `last_seq` and `newest`: the greatest erased number and created_at.
 CREATE TABLE erasures (
     group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, last_seq INTEGER NOT NULL,
     newest INTEGER NOT NULL, group_id BLOB NOT NULL, PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
--- Receipts: what each run has erased of each group. A chain: `hash` is the SHA-256 of the previous receipt's hash and of
--- this receipt. Ids are consecutive.
+-- Receipts: the erasures of each run, by group and rule. A chain: `hash` is the SHA-256 of the previous receipt's hash
+-- and of this receipt. Ids are consecutive.
 CREATE TABLE receipts (
     receipt_id INTEGER PRIMARY KEY, at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
     messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
@@ -266,9 +266,9 @@ CREATE TABLE receipts_anchor (
     id INTEGER PRIMARY KEY CHECK (id = 1), receipt_id INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
 INSERT INTO receipts_anchor VALUES (1, 0, x'0000000000000000000000000000000000000000000000000000000000000000');
 
--- Invalidated cache entries, written by triggers in whichever process makes the change. The server reads new rows before
+-- Invalidated cache entries, written by triggers in the process that makes the change. The server reads new rows before
 -- it uses its caches, see conclave/store/invalidation.py. `touch`: consecutive; the newest row is never deleted.
--- `group_key`: its marks, members or messages. Neither group nor session: everything.
+-- `group_key`: a group whose marks, members or messages have changed. Without group and session: everything is invalid.
 CREATE TABLE touches (touch INTEGER PRIMARY KEY, group_key INTEGER, session_id INTEGER) STRICT;
 -- A server that is further behind drops all its caches.
 CREATE TRIGGER touches_bounded AFTER INSERT ON touches BEGIN DELETE FROM touches WHERE touch <= new.touch - 4096; END;
@@ -290,11 +290,11 @@ BEGIN INSERT INTO touches (session_id) VALUES (old.session_id); END;
 CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
 BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
 
--- Changes that are not yet in the purge ledger, a file outside this database: whatever was hidden, ended or deleted, and
--- which a restore of an older copy must not bring back. Triggers write them in the transaction of the change, in
--- whichever process: see conclave/store/ledger/. `change`: never reused; a copy has its last. `kind`: of the changed
--- object, whose state is written to the ledger. `subject`: the key of its row. `since`: for read receipts: the number up
--- to which the ledger has the reader's timers.
+-- Changes that are not yet in the purge ledger, a file outside this database: objects that were hidden, ended or deleted,
+-- and that a restore of an older copy must not bring back. Triggers write them in the transaction of the change, in any
+-- process: see conclave/store/ledger/. `change`: never reused; a copy of the database keeps the last number. `kind`: the
+-- kind of the changed object, whose state is written to the ledger. `subject`: the key of its row. `since`: for read
+-- receipts: the ledger has the reader's timers up to this number.
 CREATE TABLE ledger_changes (
     change INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, subject ANY NOT NULL,
     since INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, subject)) STRICT;

@@ -119,13 +119,13 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
     SQLite's own busy handler waits up to 100 ms between two tries, which is too slow. Raises sqlite3.OperationalError
     after ``patience`` seconds, or after the connection's ``waits_until``.
     """
-    own = of_store(connection)
+    store_connection = of_store(connection)
     deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > min(deadline, own.waits_until):
+            if not is_busy(error) or time.monotonic() > min(deadline, store_connection.waits_until):
                 raise
             time.sleep(LOCK_POLL_SECONDS)
         else:
@@ -142,16 +142,16 @@ def insert_many(
 ) -> None:
     """Insert ``rows``, all as long as the first, with few statements. ``into``: ``INSERT INTO table (columns)``.
 
-    A statement takes ``most``, or 32, 16, ... rows, so that few statements are compiled and cached. A cached statement
-    keeps the values last bound to it.
+    A statement inserts ``most``, or 32, 16, ... rows, so that few statements are compiled and cached. A cached
+    statement keeps the values last bound to it.
     """
-    place = f"({placeholders(rows[0])})" if rows else ""
+    row_placeholders = f"({placeholders(rows[0])})" if rows else ""
     count, begin = most, 0
     while begin < len(rows):
         while count > len(rows) - begin:
             count //= 2
         values = [value for row in rows[begin : begin + count] for value in row]
-        connection.execute(f"{into} VALUES {', '.join([place] * count)}", values)
+        connection.execute(f"{into} VALUES {', '.join([row_placeholders] * count)}", values)
         begin += count
 
 
@@ -166,35 +166,35 @@ def write_transaction(
     ``begin_immediate``. The last action is to return the connection's ``pages_to_return``, see ``_return_pages``.
     """
     begin_immediate(connection, patience)
-    own = of_store(connection)
-    own.announced = []
-    own.pages_to_return = 0
+    store_connection = of_store(connection)
+    store_connection.announced = []
+    store_connection.pages_to_return = 0
     try:
         yield
-        if own.announced:
-            deliver(connection, own.announced)
-        if own.pages_to_return:
-            _return_pages(connection, own.pages_to_return)
+        if store_connection.announced:
+            deliver(connection, store_connection.announced)
+        if store_connection.pages_to_return:
+            _return_pages(connection, store_connection.pages_to_return)
         connection.execute("COMMIT")
-        if own.keys:
-            own.keys.confirm()
+        if store_connection.keys:
+            store_connection.keys.confirm()
     except BaseException:
-        if own.keys:
-            own.keys.roll_back()
+        if store_connection.keys:
+            store_connection.keys.roll_back()
         raise
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
-def _return_pages(connection: sqlite3.Connection, most: int) -> None:
-    """Return at most ``most`` free pages to the file system. It must be the last action of the transaction.
+def _return_pages(connection: sqlite3.Connection, max_pages: int) -> None:
+    """Return at most ``max_pages`` free pages to the file system. It must be the last action of the transaction.
 
     SQLite moves the file's last pages to free ones, and truncates the file at the commit. ``incremental_vacuum(N)``
     frees a page for each row that is fetched, so it is called for one page at a time.
     """
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    for _ in range(min(most, free)):
+    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(max_pages, free_pages)):
         connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
     reach("erase.freed")
 

@@ -50,10 +50,10 @@ MAX_LOOP_BYTES = 256 * 1024
 """At most 256 KiB are written on the event loop's thread at a time, which takes one or two milliseconds."""
 
 NEEDS_THREAD_WEIGHT = MAX_LOOP_BYTES + 1
-"""The weight of writes that never run on the event loop's thread, because they read much."""
+"""The weight of writes that never run on the event loop's thread, because they read a lot."""
 
 
-class _Done(NamedTuple):
+class _BatchResult(NamedTuple):
     outcomes: Sequence[Any]
     announced: list[News]
 
@@ -84,7 +84,7 @@ class Writer:
         return await self._add(None, 0, single=single)
 
     def add_joint(self, joint: JointWrite, item: Any, weight: int) -> "asyncio.Future[Any]":
-        """Write ``item`` by ``joint``, together with other items that wait at the same time."""
+        """Write ``item`` with ``joint``, together with other items that wait at the same time."""
         return self._add(joint, weight, item=item)
 
     @property
@@ -134,16 +134,16 @@ class Writer:
         try:
             is_prepared = is_small and transaction.try_to_prepare(self._owner.connection)
         except Exception as error:  # noqa: BLE001 - every caller must get the error
-            done = self._owner.submit(partial(_fail, error))  # on the thread, which also checks the connection
+            future = self._owner.submit(partial(_fail, error))  # on the thread, which also checks the connection
         else:
-            done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
-        done.add_done_callback(partial(self._end, transaction))
+            future = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
+        future.add_done_callback(partial(self._end, transaction))
 
-    def _end(self, transaction: "_Transaction", done: "asyncio.Future[_Done]") -> None:
+    def _end(self, transaction: "_Transaction", future: "asyncio.Future[_BatchResult]") -> None:
         """Publish the news, and resolve the writes."""
         batch = transaction.batch
         try:
-            outcomes, announced = done.result()
+            outcomes, announced = future.result()
         except Exception as error:  # noqa: BLE001 - as in _begin
             outcomes, announced = [store_error(self._path, error)] * batch.count, []
         self.done.record(batch.count, transaction.lock_seconds, transaction.commit_seconds)
@@ -174,7 +174,7 @@ class _Transaction:
         self._open = ExitStack()
 
     def try_to_prepare(self, connection: sqlite3.Connection) -> bool:
-        """Do everything but the commit, without blocking. Return whether it is done.
+        """Do everything except the commit, without blocking. Return whether that succeeded.
 
         Returns False, without changes, if another process holds the write lock or required data is not cached. Raises
         errors that prevent the commit.
@@ -192,27 +192,27 @@ class _Transaction:
             of_store(connection).is_on_event_loop = False
         return True
 
-    def carry_out(self, connection: sqlite3.Connection) -> _Done:
+    def carry_out(self, connection: sqlite3.Connection) -> _BatchResult:
         """Run the whole transaction. Raises errors that prevent the commit."""
         self._prepare(connection, patience=sqlite.LOCK_WAIT_SECONDS)
         return self.commit(connection)
 
-    def commit(self, connection: sqlite3.Connection) -> _Done:
+    def commit(self, connection: sqlite3.Connection) -> _BatchResult:
         """Run the single writes, and commit. Raises errors that prevent the commit."""
         with self._open:
             self._outcomes += run_singles(self.batch, of_store(connection))
             reach("writer.before_commit")
-            began = time.monotonic()
-        self.commit_seconds = time.monotonic() - began
+            started_at = time.monotonic()
+        self.commit_seconds = time.monotonic() - started_at
         reach("writer.after_commit")
-        outcomes = [store_error(self._path, each) if _is_disk(each) else each for each in self._outcomes]
-        return _Done(outcomes, self._announced)
+        outcomes = [store_error(self._path, each) if _is_disk_failure(each) else each for each in self._outcomes]
+        return _BatchResult(outcomes, self._announced)
 
     def _prepare(self, connection: sqlite3.Connection, patience: float) -> None:
         try:
             self._begin(connection, run_together, patience)
         except Exception as error:
-            if _concerns_all(error):
+            if _affects_all_writes(error):
                 raise
             if of_store(connection).is_on_event_loop:  # separately, they take longer and may need uncached data
                 raise NotCachedError from error
@@ -222,18 +222,18 @@ class _Transaction:
         self, connection: sqlite3.Connection, run: Callable[[GroupCommit, StoreConnection], list[Any]], patience: float
     ) -> None:
         """Take the write lock and run the joint writes. The transaction stays open, unless this raises."""
-        with ExitStack() as held:
-            began = time.monotonic()
+        with ExitStack() as stack:
+            started_at = time.monotonic()
             try:
-                held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
+                stack.enter_context(sqlite.write_transaction(connection, self._collect, patience))
             finally:
-                self.lock_seconds += time.monotonic() - began
+                self.lock_seconds += time.monotonic() - started_at
             if file_identity(self._path) != self._file:
                 # Writes to the open file would be lost.
                 raise StoreError(f"{self._path}: was moved or replaced while the server runs: put it back, or restart")
             of_store(connection).room = self._watch.room()
             self._outcomes = run(self.batch, of_store(connection))
-            self._open = held.pop_all()
+            self._open = stack.pop_all()
 
     def _collect(self, connection: sqlite3.Connection, news: list[News]) -> None:
         # The outbox first: other processes committed it earlier.
@@ -243,21 +243,21 @@ class _Transaction:
 def file_identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode number of ``path``; None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _fail(error: Exception, _: sqlite3.Connection) -> _Done:
+def _fail(error: Exception, _: sqlite3.Connection) -> _BatchResult:
     raise error
 
 
-def _is_disk(outcome: Any) -> bool:
+def _is_disk_failure(outcome: Any) -> bool:
     return isinstance(outcome, Exception) and is_disk_error(outcome)
 
 
-def _concerns_all(error: Exception) -> bool:
+def _affects_all_writes(error: Exception) -> bool:
     """Return whether an error concerns the whole transaction, so that running the writes separately does not help."""
     if isinstance(error, StoreError):
         return not isinstance(error, StoreFullError)

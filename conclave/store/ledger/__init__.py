@@ -1,1 +1,1 @@
-"""The purge ledger: a file outside the store that records what a restored backup must not bring back."""
+"""The purge ledger: a file outside the store with the changes that a restored backup must not undo."""

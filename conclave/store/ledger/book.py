@@ -73,8 +73,8 @@ _TABLES = (
     "CREATE INDEX entries_by_subject ON entries (kind, subject)",
 )
 
-_HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
-"""The rows of the current history. A restore begins a new history; rows of earlier ones are still needed."""
+_IN_CURRENT_HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
+"""The rows of the current history. A restore begins a new history; rows of earlier histories are still needed."""
 
 _EXPIRED = "at < :before AND kind NOT IN ('restore', 'alive', 'settings')"
 
@@ -133,30 +133,30 @@ class _Head(NamedTuple):
     entries: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEntry]) -> int:
+def append(path: Path, ledger_id: str, last_written: int, entries: Sequence[LedgerEntry]) -> int:
     """Append entries, in the order of their changes, durably. Creates the file if it is missing.
 
-    An entry replaces the previous one of the same object, except for READ entries, each of which is about different
-    messages. ``written``: the number of the last change that the file must have. Entries that it has already are
+    An entry replaces the previous one of the same object, except for READ entries, which cover different
+    messages. ``last_written``: the number of the last change that the file must have. Entries that it has already are
     skipped. Returns the greatest number before the call: if it exceeds the database's last change, another database has
     written to the file, and these entries may have been skipped. Raises LedgerError, without changing the file.
     """
     with _as_ledger_errors(path), _mutex:
         _create_if_missing(path)
-        with _opened(path) as connection, _transaction(connection):
-            found = _head(path, connection)
-            if found is None and written and entries[0].kind != RESTORE:
+        with _open_connection(path) as connection, _transaction(connection):
+            old_head = _head(path, connection)
+            if old_head is None and last_written and entries[0].kind != RESTORE:
                 raise LedgerError(f"{path}: the ledger is missing")  # a new one would be incomplete
-            if found is None:
+            if old_head is None:
                 _make_tables(connection)
-            head = found or _Head(ledger_id, written, written, 0, 0)
+            head = old_head or _Head(ledger_id, last_written, last_written, 0, 0)
             _require_own(path, head.ledger_id, ledger_id)
-            if head.last_change < written:
-                raise LedgerError(_truncated(path))
+            if head.last_change < last_written:
+                raise LedgerError(_truncation_text(path))
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
         reach("ledger.synced")
-    return found.last_change if found else 0
+    return old_head.last_change if old_head else 0
 
 
 def tip(path: Path) -> tuple[str, int] | None:
@@ -164,7 +164,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    with _opened_if_there(path) as connection:
+    with _open_if_exists(path) as connection:
         head = _head(path, connection) if connection else None
         return (head.ledger_id, head.last_change) if head else None
 
@@ -184,10 +184,10 @@ def tip_of_copy(path: Path) -> tuple[str, int] | None:
 def copy(path: Path, target: Path) -> None:
     """Copy the ledger to ``target``, durably, unless ``target`` is identical. Does nothing without a ledger.
 
-    Raises LedgerError, also if ``target`` is something else, or a newer ledger, which may have entries that are missing
-    here. The caller excludes other processes that copy to ``target``.
+    Raises LedgerError, for example if ``target`` is not a ledger, or a newer one, which may have entries that are
+    missing here. The caller excludes other processes that copy to ``target``.
     """
-    with _opened_if_there(path) as connection:
+    with _open_if_exists(path) as connection:
         head = _head(path, connection) if connection else None
         if connection is None or head is None:
             return
@@ -195,12 +195,12 @@ def copy(path: Path, target: Path) -> None:
         connection.execute("SELECT 1 FROM head").fetchone()  # locks it against changes
         data = connection.serialize()
     with _as_ledger_errors(target):
-        there = tip_of_copy(target)
-        if there and there[0] != head.ledger_id:
+        target_tip = tip_of_copy(target)
+        if target_tip and target_tip[0] != head.ledger_id:
             raise LedgerError(f"{target}: is the ledger of another database: move it away")
-        if there and there[1] > head.last_change:
+        if target_tip and target_tip[1] > head.last_change:
             raise LedgerError(f"{target}: is newer than {path}, which was replaced by an older ledger")
-        if there is None or target.read_bytes() != data:
+        if target_tip is None or target.read_bytes() != data:
             new = target.with_name(f"{target.name}-new")
             new.unlink(missing_ok=True)
             new.touch(mode=0o600)
@@ -212,7 +212,7 @@ def copy(path: Path, target: Path) -> None:
 
 def inspect(path: Path) -> LedgerContents | None:
     """Read the whole file and return its summary; None if it is missing. Raises LedgerError."""
-    with _opened_if_there(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None:
             return None
         connection.execute("BEGIN")  # a snapshot, since another process may append
@@ -225,28 +225,28 @@ def entries(path: Path, after: int) -> list[LedgerEntry]:
 
     Raises LedgerError.
     """
-    with _opened_if_there(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None or _head(path, connection) is None:
             return []
         rows = connection.execute(f"{_ROWS} WHERE change > ? ORDER BY id", (after,))
-        return [_entry(row) for row in rows if _is_sound(row)]
+        return [_entry(row) for row in rows if _is_intact(row)]
 
 
-def require_sound(path: Path, ledger_id: str, written: int) -> None:
+def require_sound(path: Path, ledger_id: str, last_written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks written changes.
 
-    ``written``: the greatest number that was written; 0: none yet, so the file may be missing.
+    ``last_written``: the greatest number that was written; 0: none yet, so the file may be missing.
     """
-    found = inspect(path)
-    if found is None and written:
+    contents = inspect(path)
+    if contents is None and last_written:
         raise LedgerError(f"{path}: the ledger is missing")
-    if found is None:
+    if contents is None:
         return
-    _require_own(path, found.ledger_id, ledger_id)
-    if found.damage:
-        raise LedgerError(f"{path}: {found.damage}")
-    if found.last_change < written:
-        raise LedgerError(_truncated(path))
+    _require_own(path, contents.ledger_id, ledger_id)
+    if contents.damage:
+        raise LedgerError(f"{path}: {contents.damage}")
+    if contents.last_change < last_written:
+        raise LedgerError(_truncation_text(path))
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:
@@ -285,10 +285,10 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
     ``before``: remove entries older than this Unix second, exclusive, except RESTORE, SETTINGS and ALIVE.
     ``reads_before``: remove READ entries older than this, whose messages are hidden by their age, but only if all their
     timers have ended by the second ``now``: until then the reader sees the message, whatever its age. Raises
-    LedgerError, also for a damaged file.
+    LedgerError, for example for a damaged file.
     """
     values = {"before": before, "reads_before": reads_before, "now": now}
-    with _opened_if_there(path) as connection:
+    with _open_if_exists(path) as connection:
         if connection is None or _head(path, connection) is None:
             return
         if not connection.execute(
@@ -299,35 +299,37 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
             head = _head(path, connection)
             if head is None or _contents(connection, head).damage:
                 raise LedgerError(f"{path}: is damaged, and was not changed")
-            last_over = connection.execute(f"SELECT max(change) FROM entries WHERE {_EXPIRED}", values).fetchone()[0]
-            gone = connection.execute(f"DELETE FROM entries WHERE {_EXPIRED} OR {_EXPIRED_READS}", values).rowcount
-            complete_after = max(head.complete_after, last_over or 0)
-            _set_head(connection, head._replace(complete_after=complete_after, entries=head.entries - gone))
+            last_expired = connection.execute(f"SELECT max(change) FROM entries WHERE {_EXPIRED}", values).fetchone()[0]
+            deleted_count = connection.execute(
+                f"DELETE FROM entries WHERE {_EXPIRED} OR {_EXPIRED_READS}", values
+            ).rowcount
+            complete_after = max(head.complete_after, last_expired or 0)
+            _set_head(connection, head._replace(complete_after=complete_after, entries=head.entries - deleted_count))
             reach("ledger.dropped")
 
 
-def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[LedgerEntry]) -> None:
-    gone = 0
-    for entry in added:
+def _add(connection: sqlite3.Connection, head: _Head, new_entries: Sequence[LedgerEntry]) -> None:
+    replaced_count = 0
+    for entry in new_entries:
         if entry.kind != READ:
-            within = "" if entry.kind == RESTORE else f" AND {_HISTORY}"
-            gone += connection.execute(
-                f"DELETE FROM entries WHERE kind = ? AND subject = ?{within}", (entry.kind, entry.subject)
+            history_condition = "" if entry.kind == RESTORE else f" AND {_IN_CURRENT_HISTORY}"
+            replaced_count += connection.execute(
+                f"DELETE FROM entries WHERE kind = ? AND subject = ?{history_condition}", (entry.kind, entry.subject)
             ).rowcount
         state = None if entry.state is None else orjson.dumps(entry.state).decode()
         row = (entry.change, entry.at, entry.kind, entry.subject, state)
         connection.execute(
             "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
         )
-    changes = [each for each in added if each.kind != RESTORE]
-    # A restore from an incomplete ledger records that: earlier backups need the missing entries.
-    reached = [(each.state or {}).get("complete_after", 0) for each in added if each.kind == RESTORE]
+    changes = [each for each in new_entries if each.kind != RESTORE]
+    # A restore from an incomplete ledger records this: earlier backups need the missing entries.
+    restore_bounds = [(each.state or {}).get("complete_after", 0) for each in new_entries if each.kind == RESTORE]
     head = _Head(
         head.ledger_id,
-        max(head.complete_after, *reached, 0),
-        max(head.last_change, *(each.change for each in added), 0),
+        max(head.complete_after, *restore_bounds, 0),
+        max(head.last_change, *(each.change for each in new_entries), 0),
         changes[-1].at if changes else head.until,
-        head.entries + len(added) - gone,
+        head.entries + len(new_entries) - replaced_count,
     )
     _set_head(connection, head)
 
@@ -337,7 +339,7 @@ def _contents(connection: sqlite3.Connection, head: _Head) -> LedgerContents:
     kinds = set()
     for row in connection.execute(f"{_ROWS} ORDER BY id"):
         count += 1
-        if not _is_sound(row):
+        if not _is_intact(row):
             damage = damage or f"is damaged in the entry of change {row[0]}"
             continue
         kinds.add(row[2])
@@ -360,10 +362,10 @@ def _entry(row: Sequence[Any]) -> LedgerEntry:
     return LedgerEntry(change, at, kind, subject, None if state is None else orjson.loads(state))
 
 
-def _is_sound(row: Sequence[Any]) -> bool:
+def _is_intact(row: Sequence[Any]) -> bool:
     try:
         return bool(_sum(row[:-1]) == row[-1])
-    except TypeError:  # of another type than was written
+    except TypeError:  # the type of a value has changed
         return False
 
 
@@ -378,7 +380,7 @@ def _head(path: Path, connection: sqlite3.Connection) -> _Head | None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise LedgerError(f"{path}: is not a ledger")
     row = connection.execute("SELECT ledger_id, complete_after, last_change, until, entries, sum FROM head").fetchone()
-    if row is None or not _is_sound(row):
+    if row is None or not _is_intact(row):
         raise LedgerError(f"{path}: its head is damaged")
     return _Head(*row[:-1])
 
@@ -392,12 +394,12 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _require_own(path: Path, found: str, ledger_id: str) -> None:
-    if found != ledger_id:
+def _require_own(path: Path, found_id: str, ledger_id: str) -> None:
+    if found_id != ledger_id:
         raise LedgerError(f"{path}: is the ledger of another database")
 
 
-def _truncated(path: Path) -> str:
+def _truncation_text(path: Path) -> str:
     return f"{path}: is truncated, or was replaced by an older one"
 
 
@@ -418,19 +420,19 @@ def _require_file(path: Path) -> None:
 
 
 @contextmanager
-def _opened_if_there(path: Path) -> Iterator[sqlite3.Connection | None]:
+def _open_if_exists(path: Path) -> Iterator[sqlite3.Connection | None]:
     """Open the file for the block; yields None if it is missing."""
     with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
             return
         _require_file(path)
-        with _opened(path) as connection:
+        with _open_connection(path) as connection:
             yield connection
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_SECONDS)) as connection:
         if not path.stat().st_size:

@@ -68,14 +68,14 @@ def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> LedgerSt
     return ledger_state(connection)
 
 
-def pending_entries(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
-    """Return the entries of the first pending changes, up to the number ``claimed``, with their current state.
+def pending_entries(connection: sqlite3.Connection, up_to: int, now: int) -> list[LedgerEntry]:
+    """Return the entries of the first pending changes, up to the number ``up_to``, with their current state.
 
     Call it in a read transaction.
     """
     rows = connection.execute(
         "SELECT change, kind, subject, since FROM ledger_changes WHERE change <= ? ORDER BY change LIMIT ?",
-        (claimed, CHANGES_PER_BATCH),
+        (up_to, CHANGES_PER_BATCH),
     ).fetchall()
     return [entry for row in rows for entry in _entries(connection, row, now)]
 
@@ -99,7 +99,7 @@ def forget_written(connection: sqlite3.Connection, entries: Sequence[LedgerEntry
 
 
 def note_restored(connection: sqlite3.Connection, number: int) -> None:
-    """Note the number of the last restore."""
+    """Record the number of the last restore."""
     connection.execute("UPDATE ledger_state SET restored = ?", (number,))
 
 
@@ -108,11 +108,11 @@ def renumber(connection: sqlite3.Connection, after: int) -> None:
     counter = ledger_state(connection).counter
     first = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
     if first is not None and first <= after:
-        further = after + 1 - first
+        offset = after + 1 - first
         # In two steps, so that the numbers stay unique.
         connection.execute("UPDATE ledger_changes SET change = -change")
-        connection.execute("UPDATE ledger_changes SET change = ? - change", (further,))
-        counter += further
+        connection.execute("UPDATE ledger_changes SET change = ? - change", (offset,))
+        counter += offset
     connection.execute("DELETE FROM sqlite_sequence WHERE name = 'ledger_changes'")
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('ledger_changes', ?)", (max(counter, after),))
 
@@ -138,13 +138,13 @@ def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iter
             yield LedgerEntry(change, now, kind, subject, state)
         return
     query = _STATES.get(kind)
-    found = connection.execute(query, (key,)).fetchone() if query else None
-    state = {name: _plain(found[name]) for name in found.keys()} if found else None  # noqa: SIM118 - a sqlite3.Row
+    values = connection.execute(query, (key,)).fetchone() if query else None
+    state = {name: _plain(values[name]) for name in values.keys()} if values else None  # noqa: SIM118 - a sqlite3.Row
     yield LedgerEntry(change, now, kind, subject, state)
 
 
 def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterator[dict[str, Any] | None]:
-    """Yield how far a member has read, and the timers of messages above the number ``since``."""
+    """Yield the last number that a member has read, and the timers of messages above the number ``since``."""
     member = connection.execute(
         "SELECT group_key, read_up_to FROM members WHERE member_id = ?", (member_id,)
     ).fetchone()
@@ -174,12 +174,12 @@ def drain(database: Path, ledger: Path, now: int) -> None:
     with closing(sqlite.connect(database)) as connection:
         while has_pending(connection):
             with sqlite.write_transaction(connection):
-                claimed = claim(connection)
+                state = claim(connection)
             reach("ledger.claimed")
-            entries = snapshot(connection, partial(pending_entries, connection, claimed.claimed, now))
+            entries = snapshot(connection, partial(pending_entries, connection, state.claimed, now))
             if not entries:
                 break  # another process has written them
-            last = book.append(ledger, claimed.ledger_id, claimed.written, entries)
+            last = book.append(ledger, state.ledger_id, state.written, entries)
             require_own(ledger_state(connection), ledger, last)
             with sqlite.write_transaction(connection):
                 forget_written(connection, entries)
@@ -196,7 +196,7 @@ def is_older(state: LedgerState, tip: tuple[str, int] | None) -> bool:
 
 
 def older_copy_fault(connection: sqlite3.Connection, database: Path, path: Path) -> str:
-    """Return why a database must not be changed: it is an older copy that was not served yet. "" if it is not one.
+    """Return the reason why a database must not be changed: it is an older copy that was not served yet. Otherwise "".
 
     Its changes would get the numbers of changes in the ledger that it lacks. Faults of the ledger are ignored here, and
     reported when it is written.
@@ -214,17 +214,17 @@ def older_copy_fault(connection: sqlite3.Connection, database: Path, path: Path)
 
 
 def abandoned_at(path: Path, state: LedgerState, last_change: int) -> int | None:
-    """Return the last change in the ledger before the database was abandoned for a restored one; None if it was not.
+    """Return the last change before the database was abandoned for a restored one; None if it was not abandoned.
 
     A restore whose database was never used does not count. ``last_change``: the greatest number in the ledger.
     """
-    end, found = last_change, None
+    end, last_before = last_change, None
     for restore in reversed(_restores(path)):
         has_less = restore.state.get("from", FOREVER) < state.counter
         if restore.state["number"] > state.restored and has_less and restore.change < end:
-            found = restore.change
+            last_before = restore.change
         end = restore.change
-    return found
+    return last_before
 
 
 def resume_history(state: LedgerState, path: Path, now: int) -> int:
@@ -233,16 +233,16 @@ def resume_history(state: LedgerState, path: Path, now: int) -> int:
     Call it before anything else is written, and only if the database is not an older copy. Returns the number of the
     last restore. Raises LedgerError.
     """
-    found = book.inspect(path)
-    if found is None or found.restored <= state.restored:
+    contents = book.inspect(path)
+    if contents is None or contents.restored <= state.restored:
         return state.restored
-    lines = [
-        LedgerEntry(found.last_change, now, RESTORE, each.subject, each.state | {"from": state.counter})
+    restore_entries = [
+        LedgerEntry(contents.last_change, now, RESTORE, each.subject, each.state | {"from": state.counter})
         for each in _restores(path)
         if each.state["number"] > state.restored
     ]
-    book.append(path, state.ledger_id, state.written, lines)
-    return found.restored
+    book.append(path, state.ledger_id, state.written, restore_entries)
+    return contents.restored
 
 
 class _Restore(NamedTuple):
@@ -255,10 +255,10 @@ class _Restore(NamedTuple):
 
 def _restores(path: Path) -> list[_Restore]:
     """Return the last entry of each restore, in the order of the entries."""
-    found: dict[int, _Restore] = {}
+    restores: dict[int, _Restore] = {}
     for entry in book.entries(path, -1):
         if entry.kind == RESTORE and entry.state:
             number = entry.state["number"]
-            found.pop(number, None)
-            found[number] = _Restore(entry.change, entry.subject, entry.state)
-    return list(found.values())
+            restores.pop(number, None)
+            restores[number] = _Restore(entry.change, entry.subject, entry.state)
+    return list(restores.values())

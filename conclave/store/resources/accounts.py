@@ -12,7 +12,7 @@ from conclave.store.resources.messages import usage_of_sender
 class Account:
     """An account as shown to operators. Times are Unix seconds.
 
-    ``last_used_at``: the last use of a stored session, up to a minute late; None without stored sessions.
+    ``last_used_at``: the last use of a stored session, with a delay of up to a minute; None without stored sessions.
     ``sessions``: the number of sessions that have not expired.
     """
 
@@ -28,7 +28,7 @@ class Account:
 
 @dataclass(frozen=True)
 class StoredData:
-    """Other data stored of an account, for operators.
+    """Other data that is stored for an account, as shown to operators.
 
     ``messages``: application messages in the hot store. ``message_bytes``: the size of their bodies.
     ``archived_groups``: the number of groups in which the archive may have messages of the account. ``invites``: those
@@ -61,12 +61,12 @@ def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = N
 
 
 def stored_data(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> StoredData:
-    """Return the other data stored of an account. Reads an index entry for each of its messages.
+    """Return the other data that is stored for an account. Reads an index entry for each of its messages.
 
     ``invites_dead_before``: invites created before this Unix second have expired.
     """
     messages, size = usage_of_sender(connection, user_id)
-    archived, packages, invited, welcomed = connection.execute(
+    archived_groups, key_package_count, invite_count, welcome_count = connection.execute(
         "SELECT (SELECT count(*) FROM archive_senders WHERE sender_id = ?1),"
         " (SELECT count(*) FROM key_packages WHERE user_id = ?1),"
         " (SELECT count(*) FROM invites WHERE invitee_id = ?1 AND created_at >= ?2),"
@@ -77,10 +77,10 @@ def stored_data(connection: sqlite3.Connection, user_id: bytes, invites_dead_bef
     return StoredData(
         messages,
         size,
-        archived,
-        packages,
-        invited,
-        welcomed,
+        archived_groups,
+        key_package_count,
+        invite_count,
+        welcome_count,
         [row[0] for row in holds],
     )
 
@@ -90,11 +90,11 @@ def set_password(connection: sqlite3.Connection, user_id: bytes, new: str, forme
 
     ``former``: the required current hash; None: any.
     """
-    changed = connection.execute(
+    cursor = connection.execute(
         "UPDATE users SET password_hash = ?1 WHERE user_id = ?2 AND password_hash = ifnull(?3, password_hash)",
         (new, user_id, former),
     )
-    return changed.rowcount > 0
+    return cursor.rowcount > 0
 
 
 def set_disabled(connection: sqlite3.Connection, user_id: bytes, *, disabled: bool) -> None:

@@ -1,7 +1,7 @@
 """The audit log: decisions about retention, accounts and the clock.
 
-Entries outlive their subjects, so there are no foreign keys, and names are stored as they were. There is no message
-content, password or token in it.
+Entries stay when their subjects are deleted, so there are no foreign keys, and names are copied. The log contains no
+message content, password or token.
 """
 
 import json
@@ -119,19 +119,18 @@ def note(
 
 
 def last(
-    connection: sqlite3.Connection, limit: int, since: int = 0, wanted: AuditFilter | None = None
+    connection: sqlite3.Connection, limit: int, since: int = 0, entry_filter: AuditFilter | None = None
 ) -> list[AuditEntry]:
     """Return the last ``limit`` entries, newest first.
 
-    ``since``: only entries of this Unix second and later. ``wanted``: only these entries.
+    ``since``: only entries of this Unix second and later. ``entry_filter``: only these entries.
     """
     condition = "at >= ?"
     values: tuple[Any, ...] = (since,)
-    if wanted:
-        condition += (
-            f" AND action IN ({placeholders(wanted.actions)}) AND (subject_id = ? OR subject = ? AND subject != '')"
-        )
-        values += (*wanted.actions, wanted.subject_id, wanted.name)
+    if entry_filter:
+        actions = placeholders(entry_filter.actions)
+        condition += f" AND action IN ({actions}) AND (subject_id = ? OR subject = ? AND subject != '')"
+        values += (*entry_filter.actions, entry_filter.subject_id, entry_filter.name)
     rows = connection.execute(
         "SELECT audit_id, at, actor, action, subject_id, subject, details FROM audit"
         f" WHERE {condition} ORDER BY audit_id DESC LIMIT ?",
@@ -148,8 +147,8 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 
     It may be used as a Step of a cleanup run.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM audit WHERE audit_id IN (SELECT audit_id FROM audit WHERE at < ? ORDER BY at LIMIT ?)",
         (before, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNE_BATCH
+    return deleted_count == PRUNE_BATCH

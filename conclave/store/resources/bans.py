@@ -40,14 +40,14 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_b
 
 def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
     """Lift a ban; return whether there was one."""
-    gone = connection.execute("DELETE FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
-    return gone.rowcount > 0
+    cursor = connection.execute("DELETE FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    return cursor.rowcount > 0
 
 
 def is_banned(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
     """Return whether the user is banned from the group."""
-    found = connection.execute("SELECT 1 FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
-    return found.fetchone() is not None
+    cursor = connection.execute("SELECT 1 FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    return cursor.fetchone() is not None
 
 
 def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:

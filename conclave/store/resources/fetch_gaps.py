@@ -16,7 +16,7 @@ from conclave.store.resources.members import Membership
 
 
 class Gap(NamedTuple):
-    """The numbers that a member has missed, both inclusive."""
+    """The range of numbers that a member has missed, both inclusive."""
 
     first: int
     last: int
@@ -25,8 +25,8 @@ class Gap(NamedTuple):
 class GapUpdate(NamedTuple):
     """The change of a gap by a page with missed messages.
 
-    ``former``: the first number of the gap before. ``first``: the first number after the page is delivered; 0: the gap
-    is closed.
+    ``former``: the gap's previous first number. ``first``: its first number once the page is delivered; 0: the gap is
+    closed.
     """
 
     former: int
@@ -37,8 +37,8 @@ class Omissions(NamedTuple):
     """Messages that a page omits, or that earlier pages omitted.
 
     ``first``: the first number above the reader's watermark that is hidden only because the clock is in doubt, or None.
-    ``next``: the first of those that the reader does not claim to have. ``missed``: the recorded gap, if any of its
-    messages can still be fetched.
+    ``next``: the first such number above the last one that the reader claims to have. ``missed``: the recorded gap, if
+    any of its messages can still be fetched.
     """
 
     first: int | None = None
@@ -50,27 +50,27 @@ class Omissions(NamedTuple):
         return self.joined(Omissions(number, number, self.missed))
 
     def joined(self, other: "Omissions") -> "Omissions":
-        """Return the omissions of a page that is composed of a part with these and a part with ``other``."""
+        """Return the omissions of a page composed of two parts: one with these, and one with ``other``."""
         return Omissions(_least(self.first, other.first), _least(self.next, other.next), self.missed or other.missed)
 
     def claimed(self, up_to: int) -> int:
-        """Return the number up to which a reader's claim to have everything up to ``up_to`` counts."""
+        """Return the highest number that a reader's claim of ``up_to`` confirms."""
         return min(self.fetched(0, up_to), self.missed.first - 1) if self.missed else self.fetched(0, up_to)
 
     def fetched(self, after: int, up_to: int) -> int:
-        """Return the number up to which a page after ``after``, up to ``up_to``, counts as fetched."""
+        """Return the highest number that counts as fetched, for a page after ``after``, up to ``up_to``."""
         if self.missed and after >= self.missed.first:
             up_to = min(up_to, self.missed.first - 1)
         return up_to if self.first is None else min(up_to, self.first - 1)
 
-    def gap(self, last: int, shown: Collection[int]) -> Gap | None:
-        """Return the gap that a page with the ``last`` number leaves behind, or None.
+    def gap(self, last: int, page_numbers: Collection[int]) -> Gap | None:
+        """Return the gap that a page that ends with the number ``last`` leaves, or None.
 
-        ``shown``: the numbers of the page, without redacted ones.
+        ``page_numbers``: the numbers of the page, without redacted ones.
         """
         if self.next is None or last < self.next:
             return None
-        while last in shown:
+        while last in page_numbers:
             last -= 1
         return Gap(self.next, last)
 
@@ -97,39 +97,35 @@ def find_omissions(
     member: Membership,
     view: Visibility,
     moment: Moment,
-    timed: ReaderMessages | None,
+    reader_messages: ReaderMessages | None,
     claimed: int,
 ) -> Omissions:
-    """Return the omissions of a page that is read at ``moment``. ``claimed``: up to where the reader claims to have."""
-    # The watermark may have risen since by an earlier page to another device: those messages are not missed.
-    missed = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
-    if missed and missed.first > missed.last:
-        missed = None
+    """Return the omissions of a page that is read at ``moment``. ``claimed``: the last number the reader claims."""
+    # An earlier page to another device may have raised the watermark since: its messages are not missed.
+    gap = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
+    if gap and gap.first > gap.last:
+        gap = None
     if not moment.in_doubt:
-        return (
-            NO_OMISSIONS
-            if missed is None or not _shows_any(connection, member, view, missed)
-            else Omissions(missed=missed)
-        )
+        return NO_OMISSIONS if gap is None or not _shows_any(connection, member, view, gap) else Omissions(missed=gap)
 
-    def first(after: int) -> int | None:
-        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
+    def first_in_doubt(after: int) -> int | None:
+        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, reader_messages)
 
-    above = first(member.watermark)
-    return Omissions(above, first(claimed) if above is not None and claimed >= above else above, missed)
+    first = first_in_doubt(member.watermark)
+    return Omissions(first, first_in_doubt(claimed) if first is not None and claimed >= first else first, gap)
 
 
 def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_to: int) -> int:
-    """Return the number up to which a read receipt for ``up_to``, received at ``moment``, counts."""
+    """Return the highest number that a read receipt for ``up_to``, received at ``moment``, confirms."""
     if not (moment.in_doubt or member.missed_from):
         return up_to
     view = visibility.of_group(connection, member.group, moment.now)
-    timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return find_omissions(connection, member, view, moment, timed, member.watermark).claimed(up_to)
+    reader_messages = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
+    return find_omissions(connection, member, view, moment, reader_messages, member.watermark).claimed(up_to)
 
 
 def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
-    """Return whether any message of a gap may be seen."""
+    """Return whether any message of a gap is visible."""
     group, before = member.group, gap.first - 1
     archived = stretches.stretch(connection, group, before, view)
     if archived and any(part.first_seq <= gap.last for part in archived.parts):
@@ -146,12 +142,12 @@ def note_gap(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
     )
 
 
-def update_gap(connection: sqlite3.Connection, member_id: int, resumed: GapUpdate) -> None:
-    """Shrink or close a recorded gap. Does nothing if the gap was extended meanwhile."""
+def update_gap(connection: sqlite3.Connection, member_id: int, gap_update: GapUpdate) -> None:
+    """Shrink or close a recorded gap. Does nothing if the gap was extended in between."""
     connection.execute(
         "UPDATE members SET missed_from = ?2, missed_to = iif(?2 = 0, 0, missed_to)"
         " WHERE member_id = ?3 AND missed_from = ?1",
-        (*resumed, member_id),
+        (*gap_update, member_id),
     )
 
 

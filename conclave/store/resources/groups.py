@@ -12,8 +12,8 @@ from uuid import uuid4
 from conclave.failpoints import reach
 from conclave.retention import marks
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
+from conclave.retention.rules import POLICY_COLUMNS, policy_of_row
 from conclave.store import bodies
 from conclave.store.engine.faults import StoreFullError
 from conclave.store.lists import Listing, ListPart, Span
@@ -45,15 +45,15 @@ def epoch_of(group_info: bytes) -> Epoch | None:
     if (version, wire_format, of_context) != (_MLS10, _GROUP_INFO, _MLS10):
         return None
     # The length of the id takes 1, 2 or 4 bytes, given by its first two bits, and must be minimal (section 2.1.2).
-    first = group_info[_HEAD.size]
-    size = 1 << (first >> 6)
+    first_byte = group_info[_HEAD.size]
+    size = 1 << (first_byte >> 6)
     begin = _HEAD.size + size
     if size > _LONGEST_LENGTH or len(group_info) < begin:
         return None
     length = int.from_bytes(group_info[_HEAD.size : begin], "big") & ((1 << (8 * size - 2)) - 1)
     end = begin + length
-    is_longer_than_needed = size > 1 and length < 1 << (4 * size - 2)
-    if is_longer_than_needed or len(group_info) < end + _EPOCH.size:
+    is_not_minimal = size > 1 and length < 1 << (4 * size - 2)
+    if is_not_minimal or len(group_info) < end + _EPOCH.size:
         return None
     return Epoch(group_info[begin:end], _EPOCH.unpack_from(group_info, end)[0])
 
@@ -107,7 +107,7 @@ class GroupRow:
     @property
     def policy(self) -> GroupPolicy:
         """The policy in force."""
-        return of_row(
+        return policy_of_row(
             *(self.effective_expiry, self.least_lifetime, self.hold_limit),
             *(self.keeps_commits, self.erases, self.policy_source),
         )
@@ -142,7 +142,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" taken_back_count, {OF_POLICY}"
+    f" taken_back_count, {POLICY_COLUMNS}"
 )
 
 
@@ -187,20 +187,20 @@ def add(
 
 def find(connection: sqlite3.Connection, group_id: bytes) -> GroupRow | None:
     """Find a group by its id."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
 
 
 def find_by_name(connection: sqlite3.Connection, name: str) -> GroupRow | None:
     """Find a group by its name."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
 
 
 def find_by_key(connection: sqlite3.Connection, group_key: int) -> GroupRow | None:
     """Find a group by its key."""
-    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
+    return _group_row(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
 
 
-def _found(row: sqlite3.Row | None) -> GroupRow | None:
+def _group_row(row: sqlite3.Row | None) -> GroupRow | None:
     return GroupRow(**row) if row else None
 
 
@@ -211,22 +211,22 @@ def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Lis
     """
     if len(pattern) > LONGEST_NAME:
         return ListPart([], None, is_end=True)
-    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return _PUBLIC.read(connection, span, {"pattern": f"%{escaped}%"})
+    escaped_pattern = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return _PUBLIC.read(connection, span, {"pattern": f"%{escaped_pattern}%"})
 
 
-def set_settings(connection: sqlite3.Connection, changed: GroupRow) -> None:
-    """Store the settings of ``changed``."""
+def set_settings(connection: sqlite3.Connection, group: GroupRow) -> None:
+    """Store the settings of ``group``."""
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"
         " min_lifetime_seconds = ? WHERE group_key = ?",
         (
-            changed.alias,
-            changed.group_name,
-            changed.visibility,
-            changed.message_expiry_seconds,
-            changed.min_lifetime_seconds,
-            changed.group_key,
+            group.alias,
+            group.group_name,
+            group.visibility,
+            group.message_expiry_seconds,
+            group.min_lifetime_seconds,
+            group.group_key,
         ),
     )
 
@@ -238,9 +238,9 @@ def note_expiry_setter(connection: sqlite3.Connection, group_key: int, user_id: 
 
 def expiry_setter(connection: sqlite3.Connection, group_key: int) -> bytes:
     """Return the id of the admin who has set the retention of a group; empty if unknown."""
-    row = connection.execute("SELECT ifnull(expiry_set_by, x'') FROM groups WHERE group_key = ?", (group_key,))
-    found: bytes = row.fetchone()[0]
-    return found
+    cursor = connection.execute("SELECT ifnull(expiry_set_by, x'') FROM groups WHERE group_key = ?", (group_key,))
+    user_id: bytes = cursor.fetchone()[0]
+    return user_id
 
 
 def set_mls_group_id(connection: sqlite3.Connection, group: GroupRow, mls_group_id: str) -> None:
@@ -251,10 +251,10 @@ def set_mls_group_id(connection: sqlite3.Connection, group: GroupRow, mls_group_
 
 
 def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: bytes, *, with_commit: bool) -> None:
-    """Replace the group info, unless the stored one is newer: nobody could join with an outdated one.
+    """Replace the group info, unless the stored one is newer: joining with an outdated one would fail.
 
-    ``with_commit``: see ``is_outdated``. The encryption key stays the same for the lifetime of the group, so that an
-    older copy of the database, put back, has a readable group info with which members can rejoin.
+    ``with_commit``: see ``is_outdated``. The encryption key stays the same for the lifetime of the group, so that a
+    restored older copy of the database has a readable group info with which members can rejoin.
     """
     row = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     if row[0] is None:
@@ -266,8 +266,8 @@ def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: b
 
 def is_superseded(connection: sqlite3.Connection, group: GroupRow, group_info: bytes) -> bool:
     """Return whether another commit has started the epoch of ``group_info``, or a later one."""
-    stored = group.group_info_body
-    return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
+    body_id = group.group_info_body
+    return body_id is not None and is_outdated(group_info, by=bodies.get(connection, body_id), with_commit=True)
 
 
 def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[bytes]:
@@ -276,25 +276,25 @@ def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[by
     Returns the ids of the users who were invited.
     """
     key = (group.group_key,)
-    infos = connection.execute(
+    group_info_rows = connection.execute(
         "SELECT group_info_body FROM groups WHERE group_key = ? AND group_info_body IS NOT NULL", key
     ).fetchall()
-    carried = connection.execute(
+    other_body_rows = connection.execute(
         "SELECT welcome_body FROM welcomes WHERE group_key = ?1"
         " UNION ALL SELECT commit_body FROM invites WHERE group_key = ?1"
         " UNION ALL SELECT welcome_body FROM invites WHERE group_key = ?1"
         " UNION ALL SELECT group_info_body FROM invites WHERE group_key = ?1",
         key,
     ).fetchall()
-    invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
-    bodies.erase(connection, [row[0] for row in (*infos, *carried)])
+    invitee_rows = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
+    bodies.erase(connection, [row[0] for row in (*group_info_rows, *other_body_rows)])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
-    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
+    columns = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {POLICY_COLUMNS}"
     connection.execute(
-        f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?",
+        f"INSERT INTO tombstones ({columns}, created_at) SELECT {columns}, ? FROM groups WHERE group_key = ?",
         (now, *key),
     )
     reach("delete_group.removed")
     connection.execute("DELETE FROM groups WHERE group_key = ?", key)
-    return [row[0] for row in invitees]
+    return [row[0] for row in invitee_rows]

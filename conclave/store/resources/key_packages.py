@@ -1,4 +1,4 @@
-"""Key packages, by which others add a user to a group. A regular one is handed out only once."""
+"""Key packages, with which others add a user to a group. A regular one is handed out only once."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,11 @@ REGULAR_KEPT = 10
 
 def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_last_resort: bool) -> None:
     """Store a key package. A last-resort one replaces the previous last-resort one."""
-    kept = 0 if is_last_resort else REGULAR_KEPT - 1
+    kept_count = 0 if is_last_resort else REGULAR_KEPT - 1
     _remove(
         connection,
         "user_id = ? AND is_last_resort = ? ORDER BY key_package_id DESC LIMIT -1 OFFSET ?",
-        (user_id, is_last_resort, kept),
+        (user_id, is_last_resort, kept_count),
     )
     connection.execute(
         "INSERT INTO key_packages (user_id, is_last_resort, package_body) VALUES (?, ?, ?)",
@@ -34,7 +34,7 @@ def regular_packages(connection: sqlite3.Connection, user_id: bytes) -> set[byte
 
 
 def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes] | None:
-    """Hand out a key package of each user (at most some thousands), in the order of ``user_ids``.
+    """Hand out one key package for each user (at most some thousands), in the order of ``user_ids``.
 
     It is the oldest regular one, which is removed, or else the last-resort one, which stays. Returns None, without
     removing any, if a user has no key package.
@@ -45,15 +45,15 @@ def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[byte
         f" ORDER BY is_last_resort, key_package_id LIMIT 1) FROM users WHERE user_id IN ({placeholders(user_ids)}))",
         user_ids,
     ).fetchall()
-    found = {row["user_id"]: row["package_body"] for row in rows}
-    if not found.keys() >= set(user_ids):
+    body_by_user = {row["user_id"]: row["package_body"] for row in rows}
+    if not body_by_user.keys() >= set(user_ids):
         return None
-    packages = bodies.get_many(connection, found.values())
-    regular = [row["key_package_id"] for row in rows if not row["is_last_resort"]]
-    if regular:
-        _remove(connection, f"key_package_id IN ({placeholders(regular)})", regular)
+    packages = bodies.get_many(connection, body_by_user.values())
+    regular_ids = [row["key_package_id"] for row in rows if not row["is_last_resort"]]
+    if regular_ids:
+        _remove(connection, f"key_package_id IN ({placeholders(regular_ids)})", regular_ids)
         reach("key_package.taken")
-    return [packages[found[user_id]] for user_id in user_ids]
+    return [packages[body_by_user[user_id]] for user_id in user_ids]
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -65,6 +65,6 @@ def _remove(connection: sqlite3.Connection, condition: str, values: Iterable[obj
     rows = connection.execute(
         f"SELECT key_package_id, package_body FROM key_packages WHERE {condition}", tuple(values)
     ).fetchall()
-    gone = [row[0] for row in rows]
-    connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({placeholders(gone)})", gone)
+    package_ids = [row[0] for row in rows]
+    connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({placeholders(package_ids)})", package_ids)
     bodies.erase(connection, [row[1] for row in rows])

@@ -72,14 +72,14 @@ _MEMBERSHIPS = (
     f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joined_at, joining, joined_after, read_up_to,"
     " missed_from, missed_to FROM members JOIN groups USING (group_key)"
 )
-_OWN = (
+_MEMBERSHIP_COLUMNS = (
     *("member_id", "user_id", "role", "watermark", "joined_at", "joining", "joined_after"),
     *("read_up_to", "missed_from", "missed_to"),
 )
 
 
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
-    """Find a stored membership; None also if the group does not exist.
+    """Find a stored membership; None if there is none, or the group does not exist.
 
     It may be overdue: ``current`` returns only those that count.
     """
@@ -90,7 +90,7 @@ def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) 
 def current(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, clock: Clock) -> Membership | None:
     """Find a membership; None if there is none, or if its join was not completed in time.
 
-    While the clock is in doubt, a join that is overdue only by that clock still counts.
+    While the clock is in doubt, a join that is overdue only according to that clock still counts.
     """
     found = membership(connection, group_id, user_id)
     return found if found and not found.is_overdue(clock.moment().earliest) else None
@@ -118,13 +118,13 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
 
 
 def _membership(row: sqlite3.Row) -> Membership:
-    values = dict(row)
-    own = {name: values.pop(name) for name in _OWN}
-    return Membership(group=GroupRow(**values), **own)
+    group_values = dict(row)
+    membership_values = {name: group_values.pop(name) for name in _MEMBERSHIP_COLUMNS}
+    return Membership(group=GroupRow(**group_values), **membership_values)
 
 
 def lagging(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:
-    """List who has not fetched messages that others have, those who are furthest behind first; at most MAX_LAGGING.
+    """List the members who have not fetched messages that others have, furthest behind first; at most MAX_LAGGING.
 
     Only visible messages count. Messages that no member has fetched do not count.
     """
@@ -138,11 +138,11 @@ def lagging(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -
 
 
 def _last_shown(connection: sqlite3.Connection, group: GroupRow, view: Visibility, up_to: int) -> int:
-    """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
-    admitted, _ = view.hot
+    """Return the greatest number up to ``up_to`` of a visible message; 0 if there is none."""
+    condition, _ = view.hot
     begin = visibility.pass_hidden(connection, group, view, group.archived_seq)
     row = connection.execute(
-        f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
+        f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {condition} AND sequence_num <= :up_to"
         " ORDER BY sequence_num DESC LIMIT 1",
         {"group_key": group.group_key, **view.bounds(begin), "up_to": up_to},
     ).fetchone()
@@ -223,23 +223,23 @@ def remove(connection: sqlite3.Connection, member: Membership) -> RemovalResult:
     connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
     reach("leave.removed")
     welcomes.remove(connection, group_key, member.user_id)
-    count, heir = connection.execute(
+    member_count, heir = connection.execute(
         f"SELECT count(*), {HEIR} FROM members JOIN users USING (user_id) WHERE group_key = ?", (group_key,)
     ).fetchone()
-    if count:
+    if member_count:
         marks.advance_floor(connection, group_key)
     return RemovalResult(
-        not count, heir if member.role == "admin" else None
+        not member_count, heir if member.role == "admin" else None
     )  # only the removal of an admin needs an heir
 
 
-def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
-    """Raise watermarks. ``fetched``: member ids, and the numbers up to which, inclusive, they have fetched.
+def confirm_fetched(connection: sqlite3.Connection, watermarks: Sequence[tuple[int, int]]) -> list[None]:
+    """Raise watermarks. ``watermarks``: member ids, and the last numbers that they have fetched.
 
     A joint write, see ``group_commit.JointWrite``.
     """
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?",
-        [(up_to, member_id, up_to) for member_id, up_to in fetched],
+        [(up_to, member_id, up_to) for member_id, up_to in watermarks],
     )
-    return [None] * len(fetched)
+    return [None] * len(watermarks)

@@ -49,7 +49,7 @@ class MessageDraft(NamedTuple):
 class MessageRow(NamedTuple):
     """A stored message. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
-    ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and Piece.
+    ``self_destruct_seconds`` and ``redact_at``: see MessageDraft and EncodedMessage.
     """
 
     sequence_num: int
@@ -102,7 +102,7 @@ class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
     ``fetched_up_to``: the watermark of the reader after the response, unless reduced by ``omissions``. ``visibility``:
-    what the reader may see. ``archived``: archived messages that come first; if there are any, ``messages`` is empty.
+    the messages that the reader may see. ``archived``: archived messages that come first; then ``messages`` is empty.
     ``touch``: the last touch when the page was read. ``end``: the page has all visible messages up to this number; None
     if unknown. ``omissions``: messages omitted because the clock is in doubt.
     """
@@ -123,12 +123,12 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
     A sender's watermark is raised only if it was at the group's last number: the sender may not have fetched earlier
     messages of others.
     """
-    stored = _append(connection, drafts, now)
+    news = _append(connection, drafts, now)
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
-        [(each.sequence_num, each.group_key, each.sender_id, each.sequence_num - 1) for each in stored],
+        [(each.sequence_num, each.group_key, each.sender_id, each.sequence_num - 1) for each in news],
     )
-    return stored
+    return news
 
 
 def append_stored(
@@ -137,7 +137,7 @@ def append_stored(
     """Turn the stored body ``body_id`` into a message, and return the news for caches.
 
     The sender need not be a member. The sender's watermark is not raised: the body may be old, and the sender has to
-    fetch the message. Marks that a wrong clock left in the future do not hide it.
+    fetch the message. Marks that a wrong clock set to the future do not hide it.
     """
     body = bodies.get(connection, body_id)
     bodies.erase(connection, [body_id])
@@ -146,33 +146,33 @@ def append_stored(
 
 def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Number the messages of each group in the order of ``drafts``, and store them."""
-    ahead: dict[int, tuple[int, int]] = {}
-    named: dict[int, bytes] = {}
+    state_by_group: dict[int, tuple[int, int]] = {}
+    group_ids: dict[int, bytes] = {}
     for group_key, count in Counter(draft.group_key for draft in drafts).items():
-        last, expired_before, named[group_key] = bodies.allocate_numbers(connection, group_key, count)
-        ahead[group_key] = last - count, max(now, expired_before)
+        last, expired_before, group_ids[group_key] = bodies.allocate_numbers(connection, group_key, count)
+        state_by_group[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
-    rows, stored = [], []
+    rows, news = [], []
     for draft in drafts:
-        former, created_at = ahead[draft.group_key]
-        ahead[draft.group_key] = number, _ = former + 1, created_at
+        last_number, created_at = state_by_group[draft.group_key]
+        state_by_group[draft.group_key] = number, _ = last_number + 1, created_at
         rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
-        stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
-    placed = [(named[each.group_key], each.sequence_num) for each in stored]
-    encrypted = bodies.encrypt(connection, placed, [draft.body for draft in drafts])
-    ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
-    bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
+        news.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
+    locations = [(group_ids[each.group_key], each.sequence_num) for each in news]
+    ciphertexts = bodies.encrypt(connection, locations, [draft.body for draft in drafts])
+    ids = [bodies.message_id(each.group_key, each.sequence_num) for each in news]
+    bodies.put_messages(connection, list(zip(ids, ciphertexts, strict=True)))
     insert_many(connection, f"INSERT INTO messages ({COLUMNS})", rows)
     reach("send.stored")
     if any(draft.self_destruct_seconds for draft in drafts):
-        timed = [
+        self_destructing = [
             (draft.group_key, each.sequence_num, draft.sender_id, draft.self_destruct_seconds)
-            for draft, each in zip(drafts, stored, strict=True)
+            for draft, each in zip(drafts, news, strict=True)
             if draft.self_destruct_seconds
         ]
-        timers.add_messages(connection, timed, now)
-    return stored
+        timers.add_messages(connection, self_destructing, now)
+    return news
 
 
 def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> MessageFacts | None:
@@ -199,17 +199,17 @@ def read_page(
     after: int,
     limit: int,
     clock: Clock,
-    write: EncodeMessage,
-    taken: int = 0,
+    encode_message: EncodeMessage,
+    used_bytes: int = 0,
     *,
     include_redacted: bool = False,
 ) -> MessagePage:
     """Read up to ``limit`` visible messages with numbers greater than ``after``.
 
-    ``write``: encodes a message. ``taken``: bytes of bodies that the page has already. ``include_redacted``: include
-    messages that are redacted for the reader, without their bodies. The page has fewer messages if their bodies would
-    exceed PAGE_BYTES, but at least one if ``taken`` is 0. If the next messages are in the archive, the page has only
-    their location. Raises NoMembershipError.
+    ``encode_message``: encodes a message. ``used_bytes``: bytes of bodies that the page has already.
+    ``include_redacted``: include messages that are redacted for the reader, without their bodies. The page has fewer
+    messages if their bodies would exceed PAGE_BYTES, but at least one if ``used_bytes`` is 0. If the next messages are
+    in the archive, the page has only their location. Raises NoMembershipError.
     """
     touch = invalidation.last_invalidation(connection)
     member = members.current(connection, group_id, user_id, clock)
@@ -218,100 +218,108 @@ def read_page(
     group = member.group
     moment = clock.moment()
     view = visibility.of_group(connection, group, moment.now)
-    timed = None
+    reader_messages = None
     if group.self_destructs or group.taken_back_count:
-        timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
-    confirmed = min(after, group.last_seq)
-    omissions = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
-    archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
+        reader_messages = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
+    claimed = min(after, group.last_seq)
+    omissions = fetch_gaps.find_omissions(connection, member, view, moment, reader_messages, claimed)
+    archived = stretches.stretch(connection, group, claimed, view, include_redacted=include_redacted)
     if archived:
-        return MessagePage([], member, confirmed, view, archived, touch, omissions=omissions)
-    begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
-    first_timed = _first_timed(connection, group.group_key, begin) if timed else None
-    seen_by_one = timed if first_timed else None
-    served, count = _read_served(connection, group, limit, view, seen_by_one, begin, taken, write)
-    last = served[-1].sequence_num if served else 0
-    is_last = len(served) == count < limit
+        return MessagePage([], member, claimed, view, archived, touch, omissions=omissions)
+    begin = visibility.pass_hidden(connection, group, view, max(claimed, group.archived_seq))
+    first_timed = _first_timed(connection, group.group_key, begin) if reader_messages else None
+    page_filter = reader_messages if first_timed else None
+    encoded, count = _read_encoded(connection, group, limit, view, page_filter, begin, used_bytes, encode_message)
+    last = encoded[-1].sequence_num if encoded else 0
+    is_last = len(encoded) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # The page depends on the reader, so ``end`` is None. Messages hidden from this reader count as fetched.
-        return MessagePage(served, member, max(end, confirmed), view, None, touch, omissions=omissions)
-    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, omissions)
+        return MessagePage(encoded, member, max(end, claimed), view, None, touch, omissions=omissions)
+    return MessagePage(encoded, member, max(last, claimed), view, None, touch, end, omissions)
 
 
-def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
-    """Write a message that ``view`` admits; without its body if it is redacted for the reader."""
+def encode(message: MessageRow, body: bytes, view: Visibility, encode_message: EncodeMessage) -> EncodedMessage:
+    """Encode a message that ``view`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else view.policy.expires_at(created_at)
     if view.is_redacted(message):
-        text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
+        text = encode_message(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return EncodedMessage(number, created_at, text, is_kept, is_redacted=True)
     return EncodedMessage(
-        number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
+        number, created_at, encode_message(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
     )
 
 
 def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
     """Return the first number greater than ``after`` of a self-destructing or withdrawn message, or None."""
-    found = (each.first_after(connection, group_key, after) for each in (timers, taken_back))
-    return min((number for number in found if number is not None), default=None)
+    numbers = (each.first_after(connection, group_key, after) for each in (timers, taken_back))
+    return min((number for number in numbers if number is not None), default=None)
 
 
-def _read_served(
+def _read_encoded(
     connection: sqlite3.Connection,
     group: GroupRow,
     limit: int,
     view: Visibility,
-    timed: ReaderMessages | None,
+    reader_messages: ReaderMessages | None,
     begin: int,
-    taken: int,
-    write: EncodeMessage,
+    used_bytes: int,
+    encode_message: EncodeMessage,
 ) -> tuple[list[EncodedMessage], int]:
-    """Encode the messages of a page, without those erased meanwhile; return them, and how many rows were found.
+    """Encode the messages of a page, except those with destroyed keys; return them, and how many rows were found.
 
-    ``timed``: None if no message there is self-destructing or withdrawn. The result is empty only at the end of the
-    messages: an empty page means that nothing follows.
+    ``reader_messages``: None if no message there is self-destructing or withdrawn. The result is empty only at the end
+    of the messages: an empty page means that no more messages follow.
     """
     while True:
-        if timed:
-            found, sizes = _timed_rows(connection, group.group_key, limit, view, timed, begin)
+        if reader_messages:
+            rows, sizes = _timed_rows(connection, group.group_key, limit, view, reader_messages, begin)
         else:
-            found, sizes = _rows(connection, group.group_key, limit, view, begin)
-        fitting = found[: _fitting(sizes, taken)]
-        served = _with_bodies(connection, group, fitting, view, write)
+            rows, sizes = _rows(connection, group.group_key, limit, view, begin)
+        fitting_rows = rows[: _fitting_count(sizes, used_bytes)]
+        encoded = _with_bodies(connection, group, fitting_rows, view, encode_message)
         # If nothing fits beside what the page has already, the page ends here.
-        if served or not fitting or len(fitting) == len(found) < limit:
-            return served, len(found)
-        begin = fitting[-1].sequence_num
+        if encoded or not fitting_rows or len(fitting_rows) == len(rows) < limit:
+            return encoded, len(rows)
+        begin = fitting_rows[-1].sequence_num
 
 
 _Rows = tuple[list[MessageRow], list[int]]
 """The messages of a page without bodies, and the sizes of the bodies that the reader gets."""
 
 
-def _fitting(sizes: Sequence[int], taken: int) -> int:
+def _fitting_count(sizes: Sequence[int], used_bytes: int) -> int:
     """Return how many messages fit on the page, counted from the first."""
-    total = taken
+    total = used_bytes
     for count, size in enumerate(sizes):
         total += size
-        if total > PAGE_BYTES and (count or taken):
+        if total > PAGE_BYTES and (count or used_bytes):
             return count
     return len(sizes)
 
 
 def _with_bodies(
-    connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], view: Visibility, write: EncodeMessage
+    connection: sqlite3.Connection,
+    group: GroupRow,
+    messages: Sequence[MessageRow],
+    view: Visibility,
+    encode_message: EncodeMessage,
 ) -> list[EncodedMessage]:
     """Encode messages. Bodies of redacted messages are not read, and messages with destroyed keys are omitted."""
-    shown = [each.sequence_num for each in found if not view.is_redacted(each)]
-    stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
-    opened = dict(zip(shown, bodies.decrypt(connection, group.group_id, shown, stored), strict=True))
-    served = []
-    for message in found:
-        body = opened.get(message.sequence_num, b"")
+    readable_numbers = [each.sequence_num for each in messages if not view.is_redacted(each)]
+    ciphertexts = bodies.of_messages(
+        connection, [bodies.message_id(group.group_key, number) for number in readable_numbers]
+    )
+    body_by_number = dict(
+        zip(readable_numbers, bodies.decrypt(connection, group.group_id, readable_numbers, ciphertexts), strict=True)
+    )
+    encoded = []
+    for message in messages:
+        body = body_by_number.get(message.sequence_num, b"")
         if body is not None:
-            served.append(encode(message, body, view, write))
-    return served
+            encoded.append(encode(message, body, view, encode_message))
+    return encoded
 
 
 def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, after: int) -> _Rows:
@@ -319,40 +327,45 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visi
 
     SQLite returns them as one row, each column as one text, see ``bodies.of_messages``.
     """
-    admitted, is_kept = view.hot
+    condition, is_kept = view.hot
     *columns, senders = connection.execute(
         "SELECT group_concat(sequence_num), group_concat(created_at), group_concat(is_kept), group_concat(size),"
         " group_concat(hex(sender_id), '') FROM"
         f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, size, sender_id FROM messages"
-        f" WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
+        f" WHERE group_key = :group_key AND {condition} ORDER BY sequence_num LIMIT :limit)",
         {"group_key": group_key, "limit": limit, **view.bounds(after)},
     ).fetchone()
     if senders is None:
         return [], []
-    numbers, times, kept, sizes = orjson.loads(f"[[{'],['.join(columns)}]]")
+    numbers, times, kept_flags, sizes = orjson.loads(f"[[{'],['.join(columns)}]]")
     ids = bytes.fromhex(senders)
-    sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
+    sender_ids = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
     rows = sorted(
-        zip(numbers, sent_by, times, kept, sizes, strict=True)
+        zip(numbers, sender_ids, times, kept_flags, sizes, strict=True)
     )  # SQLite does not guarantee the order of group_concat
-    found = [MessageRow(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
-    return found, [row[4] for row in rows]
+    messages = [MessageRow(number, sender, b"", at, kept_flag == 1) for number, sender, at, kept_flag, _ in rows]
+    return messages, [row[4] for row in rows]
 
 
 def _timed_rows(
-    connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, timed: ReaderMessages, after: int
+    connection: sqlite3.Connection,
+    group_key: int,
+    limit: int,
+    view: Visibility,
+    reader_messages: ReaderMessages,
+    after: int,
 ) -> _Rows:
     """Return the messages of a page that has self-destructing or withdrawn ones."""
-    admitted, is_kept = view.hot
+    condition, is_kept = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, size"
-        f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
+        f" FROM ({reader_messages.query}) WHERE group_key = :group_key AND {condition} AND {reader_messages.condition}"
         " ORDER BY sequence_num LIMIT :limit",
-        {"group_key": group_key, "limit": limit, "now": view.now, **timed.values, **view.bounds(after)},
+        {"group_key": group_key, "limit": limit, "now": view.now, **reader_messages.values, **view.bounds(after)},
     )
-    found, sizes = [], []
-    for number, sender, created_at, kept, seconds, redact_at, size in rows:
-        message = MessageRow(number, sender, b"", created_at, bool(kept), seconds, redact_at)
-        found.append(message)
+    messages, sizes = [], []
+    for number, sender, created_at, kept_flag, seconds, redact_at, size in rows:
+        message = MessageRow(number, sender, b"", created_at, bool(kept_flag), seconds, redact_at)
+        messages.append(message)
         sizes.append(0 if view.is_redacted(message) else size)
-    return found, sizes
+    return messages, sizes

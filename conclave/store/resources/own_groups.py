@@ -15,7 +15,7 @@ from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import MemberRow
 
 GROUP_BYTES = 1_024
-"""A part has at most one group for each 1,024 bytes, so that few groups are read in vain."""
+"""A part has at most one group for each 1,024 bytes, so that few groups are read unnecessarily."""
 
 MEASURED_ROWS = 4_096
 """At most 4,096 members are measured in one transaction, which takes some milliseconds."""
@@ -47,7 +47,7 @@ class MembersSize:
 
 
 @dataclass
-class _Read:
+class _PartMembers:
     """The members of the groups of a part, as far as they were read."""
 
     by_group: dict[Key, list[MemberRow]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Read:
     """The key of the first group whose members were not read completely."""
 
 
-_OWN = Listing(
+_OWN_GROUPS = Listing(
     columns=f"{groups.COLUMNS}, member_id",
     tables="members JOIN groups USING (group_key)",
     condition="user_id = :user_id",
@@ -80,26 +80,26 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
 
     ``ListPart.long`` is a LongGroup. Raises NotListedError.
     """
-    few = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
-    own = _OWN.read(connection, few, {"user_id": user_id})
-    read = _members(connection, user_id, own, span.size - min(own.size, span.size // 2))
-    found: list[GroupWithMembers] = []
+    limited_span = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
+    own = _OWN_GROUPS.read(connection, limited_span, {"user_id": user_id})
+    part_members = _members(connection, user_id, own, span.size - min(own.size, span.size // 2))
+    items: list[GroupWithMembers] = []
     last = None
     for each in own.items:
-        if each.member_id == read.cut_at:
-            if not found:
+        if each.member_id == part_members.cut_at:
+            if not items:
                 return ListPart([], each.member_id, own.is_end and len(own.items) == 1, long=each)
-            return ListPart(found, last, is_end=False, size=own.size + read.size)
+            return ListPart(items, last, is_end=False, size=own.size + part_members.size)
         last = each.member_id
-        found.append(GroupWithMembers(**vars(each.group), members=read.by_group.get(last, [])))
-    return ListPart(found, own.last, own.is_end, own.size + read.size)
+        items.append(GroupWithMembers(**vars(each.group), members=part_members.by_group.get(last, [])))
+    return ListPart(items, own.last, own.is_end, own.size + part_members.size)
 
 
-def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongGroup], size: int) -> _Read:
+def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongGroup], size: int) -> _PartMembers:
     """Read the members of the groups in ``own``, up to about ``size`` bytes."""
-    read = _Read()
+    part_members = _PartMembers()
     if not own.items:
-        return read
+        return part_members
     # CROSS JOIN fixes the join order, in which the rows are sorted by the indexes.
     rows = connection.execute(
         "SELECT own.member_id, users.user_id, username, alias, signing_key_fingerprint, other.role"
@@ -111,12 +111,12 @@ def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongG
     with closing(rows):
         for row in rows:
             own_key, *values = row
-            if read.size >= size:
-                read.cut_at = own_key
+            if part_members.size >= size:
+                part_members.cut_at = own_key
                 break
-            read.size += estimated_size(row)
-            read.by_group.setdefault(own_key, []).append(MemberRow(*values))
-    return read
+            part_members.size += estimated_size(row)
+            part_members.by_group.setdefault(own_key, []).append(MemberRow(*values))
+    return part_members
 
 
 def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> ListPart[MemberRow]:

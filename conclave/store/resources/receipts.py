@@ -1,11 +1,12 @@
-"""Receipts: what each cleanup run has erased of each group, by which rule. They contain no content and no names.
+"""Receipts: how many messages each cleanup run has erased, by group and rule. They contain no content and no names.
 
 Each receipt has a hash of itself and of the previous receipt's hash. So a change or removal alters all later hashes,
 and is detected by a later hash that was kept elsewhere. Erasures are recorded in their own transactions, and become
 receipts at the end of the run, or of the next one.
 
-Messages in both tiers are counted once. There is one exception: if a run dies after appending a batch to the archive
-and before verifying it, messages of the batch that are erased before the next verification are counted twice.
+Messages in both tiers are counted once. There is one exception: if a run is killed after it has appended a batch to the
+archive and before it has verified it, messages of the batch that are erased before the next verification are counted
+twice.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ class ErasedMessages:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one run has erased of one group by one rule. ``at``: Unix seconds. See ErasedMessages for the rest."""
+    """Messages of a group that a run has erased by a rule. ``at``: Unix seconds. See ErasedMessages for the rest."""
 
     receipt_id: int
     at: int
@@ -51,8 +52,8 @@ class Receipt:
     hash: bytes
 
 
-def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages) -> None:
-    """Record what is erased in this transaction. The group, or its tombstone, must still exist."""
+def note(connection: sqlite3.Connection, group_key: int, erasure: ErasedMessages) -> None:
+    """Record the messages erased in this transaction. The group, or its tombstone, must still exist."""
     connection.execute(
         "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
         " SELECT ?1, ?2, ?3, ?4, ?5, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
@@ -60,18 +61,18 @@ def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages)
         # Without WHERE, SQLite parses ON as part of a join.
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
         " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
-        (group_key, *values(erased)),
+        (group_key, *values(erasure)),
     )
 
 
 def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
     """Turn at most CHUNK recorded erasures into receipts; return whether there are more. Destroy the keys first."""
-    noted = connection.execute(
+    rows = connection.execute(
         "SELECT group_key, rule, group_id, messages, last_seq, newest FROM erasures LIMIT ?",
         (CHUNK,),
     ).fetchall()
     receipt_id, former = _last(connection)
-    for group_key, rule, group_id, messages, last_seq, newest in noted:
+    for group_key, rule, group_id, messages, last_seq, newest in rows:
         receipt_id += 1
         receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"")
         former = _hash(former, receipt)
@@ -80,7 +81,7 @@ def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
             values(replace(receipt, hash=former)),
         )
         connection.execute("DELETE FROM erasures WHERE group_key = ? AND rule = ?", (group_key, rule))
-    return len(noted) == CHUNK
+    return len(rows) == CHUNK
 
 
 def prune(connection: sqlite3.Connection, before: int) -> bool:
@@ -91,15 +92,15 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
     oldest = connection.execute(
         "SELECT receipt_id, at, hash FROM receipts ORDER BY receipt_id LIMIT ?", (CHUNK,)
     ).fetchall()
-    gone = []
+    removed_receipts = []
     for receipt_id, at, digest in oldest:
         if at >= before:
             break
-        gone.append((receipt_id, digest))
-    if gone:
-        connection.execute("UPDATE receipts_anchor SET receipt_id = ?, hash = ?", gone[-1])
-        connection.execute("DELETE FROM receipts WHERE receipt_id <= ?", (gone[-1][0],))
-    return len(gone) == CHUNK
+        removed_receipts.append((receipt_id, digest))
+    if removed_receipts:
+        connection.execute("UPDATE receipts_anchor SET receipt_id = ?, hash = ?", removed_receipts[-1])
+        connection.execute("DELETE FROM receipts WHERE receipt_id <= ?", (removed_receipts[-1][0],))
+    return len(removed_receipts) == CHUNK
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def may_include(connection: sqlite3.Connection, group_id: bytes, sequence_num: i
 
     A receipt has only the greatest erased number, so each with this number or a greater one may include the message.
     """
-    chosen = "WHERE group_id = ? AND last_seq >= ? ORDER BY receipt_id LIMIT ?"
-    return list(_all(connection, chosen, group_id, sequence_num, limit))
+    clause = "WHERE group_id = ? AND last_seq >= ? ORDER BY receipt_id LIMIT ?"
+    return list(_all(connection, clause, group_id, sequence_num, limit))
 
 
 def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
@@ -160,8 +161,8 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
     return list(_all(connection, "ORDER BY receipt_id DESC LIMIT ?", limit))
 
 
-def _all(connection: sqlite3.Connection, chosen: str, *given: bytes | int) -> Iterator[Receipt]:
-    for row in connection.execute(f"SELECT {_COLUMNS} FROM receipts {chosen}", given):
+def _all(connection: sqlite3.Connection, clause: str, *parameters: bytes | int) -> Iterator[Receipt]:
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM receipts {clause}", parameters):
         yield Receipt(*row)
 
 
@@ -173,6 +174,6 @@ def _last(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 def _hash(former: bytes, receipt: Receipt) -> bytes:
     """Return the SHA-256 of the previous hash and of the receipt's values as a JSON list."""
-    *covered, _ = values(receipt)
-    content = [each.hex() if isinstance(each, bytes) else each for each in covered]
+    *hashed_values, _ = values(receipt)
+    content = [each.hex() if isinstance(each, bytes) else each for each in hashed_values]
     return hashlib.sha256(former + orjson.dumps(content)).digest()

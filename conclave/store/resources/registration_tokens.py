@@ -11,7 +11,7 @@ KEPT_SECONDS = 30 * 86_400
 PRUNE_BATCH = 1024
 """A call of ``prune`` deletes at most 1,024 tokens."""
 
-_ALIVE = "uses < most_uses AND created_at + lifetime > :now"
+_VALID = "uses < most_uses AND created_at + lifetime > :now"
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def add(
 ) -> RegistrationToken:
     """Add a token, given by its hash. Its id is never reused."""
     values = (most_uses, now, lifetime, added_by, note)
-    added = connection.execute(
+    cursor = connection.execute(
         "INSERT INTO registration_tokens (token_hash, most_uses, created_at, lifetime, added_by, note)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (token_hash, *values),
     )
-    return RegistrationToken(added.lastrowid or 0, most_uses, 0, now, lifetime, added_by, note)
+    return RegistrationToken(cursor.lastrowid or 0, most_uses, 0, now, lifetime, added_by, note)
 
 
 def list_all(connection: sqlite3.Connection) -> list[RegistrationToken]:
@@ -76,19 +76,19 @@ def remove(connection: sqlite3.Connection, token_id: int) -> RegistrationToken |
 
 def is_alive(connection: sqlite3.Connection, token_hash: bytes, now: int) -> bool:
     """Return whether the token is valid now."""
-    found = connection.execute(
-        f"SELECT 1 FROM registration_tokens WHERE token_hash = :hash AND {_ALIVE}", {"hash": token_hash, "now": now}
+    cursor = connection.execute(
+        f"SELECT 1 FROM registration_tokens WHERE token_hash = :hash AND {_VALID}", {"hash": token_hash, "now": now}
     )
-    return found.fetchone() is not None
+    return cursor.fetchone() is not None
 
 
 def use(connection: sqlite3.Connection, token_hash: bytes, now: int) -> bool:
     """Count a registration, in its transaction; return whether the token was valid."""
-    used = connection.execute(
-        f"UPDATE registration_tokens SET uses = uses + 1 WHERE token_hash = :hash AND {_ALIVE}",
+    cursor = connection.execute(
+        f"UPDATE registration_tokens SET uses = uses + 1 WHERE token_hash = :hash AND {_VALID}",
         {"hash": token_hash, "now": now},
     )
-    return used.rowcount > 0
+    return cursor.rowcount > 0
 
 
 def prune(connection: sqlite3.Connection, now: int) -> bool:
@@ -96,9 +96,9 @@ def prune(connection: sqlite3.Connection, now: int) -> bool:
 
     It may be used as a Step of a cleanup run.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM registration_tokens WHERE token_id IN"
         " (SELECT token_id FROM registration_tokens WHERE created_at + lifetime < ? LIMIT ?)",
         (now - KEPT_SECONDS, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNE_BATCH
+    return deleted_count == PRUNE_BATCH

@@ -1,4 +1,4 @@
-"""Send ids: client-generated ids of messages, by which a repeated send after a lost response is recognised."""
+"""Send ids: client-generated ids of messages, used to recognise a repeated send after a lost response."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ class SendKey(NamedTuple):
     send_id: bytes
 
 
-def find(connection: sqlite3.Connection, sent: SendKey) -> int | None:
-    """Return the number of the message, even if it is erased by now; None if it was not sent before."""
+def find(connection: sqlite3.Connection, key: SendKey) -> int | None:
+    """Return the number of the message, even if the message has been erased; None if it was not sent before."""
     row = connection.execute(
         "SELECT sequence_num FROM send_ids WHERE user_id = :user_id AND group_key = :group_key AND send_id = :send_id",
-        sent._asdict(),
+        key._asdict(),
     ).fetchone()
     return row and int(row[0])
 
@@ -40,7 +40,7 @@ def find(connection: sqlite3.Connection, sent: SendKey) -> int | None:
 def remember(connection: sqlite3.Connection, numbers: Mapping[SendKey, int], now: int) -> None:
     """Store the numbers of messages, in the transaction that stores the messages. Raises StoreFullError."""
     bodies.claim_room(connection, len(numbers) * ROW_BYTES)
-    rows = [(*sent, number, now) for sent, number in numbers.items()]
+    rows = [(*key, number, now) for key, number in numbers.items()]
     insert_many(connection, "INSERT INTO send_ids (group_key, user_id, send_id, sequence_num, sent_at)", rows)
 
 
@@ -49,9 +49,9 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 
     It may be used as a Step of a cleanup run. Times ascend with the keys, so only the first rows are read.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM send_ids WHERE sent_at < ? AND send_key IN"
         " (SELECT send_key FROM send_ids ORDER BY send_key LIMIT ?)",
         (before, PRUNE_BATCH),
     ).rowcount
-    return deleted == PRUNE_BATCH
+    return deleted_count == PRUNE_BATCH

@@ -43,15 +43,15 @@ def add(
 ) -> bool:
     """Store a new session of ``ttl`` seconds for a user whose password matched ``password_hash``.
 
-    Returns False, without storing it, if the hash has changed meanwhile, or the account is disabled or deleted: a
-    change of the password also ends sessions that are about to begin.
+    Returns False, without storing it, if the hash has changed since, or the account is disabled or deleted: a
+    change of the password also prevents sessions that are about to begin.
     """
-    stored = connection.execute(
+    cursor = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
         " SELECT ?, ?, user_id, ?, ?, ? FROM users WHERE user_id = ? AND password_hash = ? AND NOT disabled",
         (uuid4().bytes, token_hash, now, now, end_of(now, ttl), user_id, password_hash),
     )
-    return stored.rowcount > 0
+    return cursor.rowcount > 0
 
 
 def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> SessionRow | None:
@@ -84,7 +84,7 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
     now = clock.now()
     connection.executemany(
         "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
-        [(min(used, now), end_of(min(used, now), ttl), session_id) for session_id, used in last_used.items()],
+        [(min(used_at, now), end_of(min(used_at, now), ttl), session_id) for session_id, used_at in last_used.items()],
     )
 
 
@@ -103,5 +103,5 @@ def remove(connection: sqlite3.Connection, session_id: int) -> None:
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> list[int]:
     """End all sessions of a user; return their ids."""
-    ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
-    return [row[0] for row in ended.fetchall()]
+    rows = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
+    return [row[0] for row in rows.fetchall()]

@@ -1,4 +1,4 @@
-"""The server's state: its policy settings, when it was last alive, and its clock."""
+"""The server's state: its policy settings, when it last ran, and its clock."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ from conclave.store.resources import audit
 class ClockState:
     """The stored state of the clock.
 
-    ``fault``: what is wrong with it, "" if nothing. ``floor``: the time that the clock must not fall below.
+    ``fault``: a description of its fault, "" if there is none. ``floor``: the time that the clock must not fall below.
     """
 
     fault: str = ""
@@ -56,7 +56,7 @@ class StartResult:
     """The result of the server's start.
 
     ``former``: the settings with which it last ran, None before its first start. ``change``: the effect of the new
-    ones. ``clock_fault``: what is wrong with the clock, "" if nothing.
+    ones. ``clock_fault``: the fault of the clock, "" if there is none.
     """
 
     former: PolicySettings | None = None
@@ -70,9 +70,9 @@ def begin_serving(
     """Make ``policy`` the settings in force.
 
     If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
-    the last second at which the server was alive or a cleanup run acted. After a crash, sessions that were used shortly
-    before it are extended, since that was not stored. ``accepts_change``: an operator confirms a large change. Raises
-    PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
+    the last second at which the server ran or a cleanup run acted. After a crash, sessions that were used shortly
+    before it are extended, since their last use was not stored. ``accepts_change``: an operator confirms a large
+    change. Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
     """
     row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -84,7 +84,7 @@ def begin_serving(
         )
         marks.write(connection, policy)
         return StartResult()
-    begun = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
+    result = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
@@ -92,7 +92,7 @@ def begin_serving(
             (LAST_SECOND, ttl + session_lag(ttl), row["last_alive"]),
         )
     connection.execute("UPDATE server_state SET stopped_cleanly = 0")
-    return replace(begun, clock_fault=begun.clock_fault or note_alive(connection, clock).fault)
+    return replace(result, clock_fault=result.clock_fault or note_alive(connection, clock).fault)
 
 
 def _adopt(
@@ -103,16 +103,16 @@ def _adopt(
     *,
     accepts_change: bool,
 ) -> StartResult:
-    """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
+    """Settle the marks under the ``former`` settings, and store ``policy``. Raises the errors of ``begin_serving``."""
     fault = check_and_record_clock(connection, clock)
     _require_right_clock(former, policy, fault)
-    at = _last_in_force(connection)
-    change = rehearsal.settle(connection, former, policy, at, effective_time(clock.wall, at))
+    last_second = _last_in_force(connection)
+    change = rehearsal.settle(connection, former, policy, last_second, effective_time(clock.wall, last_second))
     if not accepts_change:
         _require_small(former, policy, change)
-    if changed := policy.changes(former):
-        accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
-        details = {"changed": changed, **accepted}
+    if changed_settings := policy.changes(former):
+        acceptance = {"accepted": True, "hides": change.hidden} if change.is_large else {}
+        details = {"changed": changed_settings, **acceptance}
         audit.note(connection, clock.wall, audit.SERVER, audit.AuditAction.SETTINGS_CHANGED, details=details)
     connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
     return StartResult(former, change, fault)
@@ -134,7 +134,7 @@ def require_change_allowed(connection: sqlite3.Connection, policy: PolicySetting
 def _last_in_force(connection: sqlite3.Connection) -> int:
     """Return the last Unix second at which the stored policy was in force.
 
-    A cleanup run started by hand may have acted on it after the server was last alive.
+    A cleanup run that was started by hand may have acted on it after the server last ran.
     """
     return int(connection.execute("SELECT max(last_alive, acted_until) FROM server_state").fetchone()[0])
 
@@ -153,11 +153,11 @@ def _require_small(former: PolicySettings, policy: PolicySettings, change: Setti
         raise PolicyChangeError(_refusal(policy.differing(former), change))
 
 
-def _refusal(differing: list[str], change: SettingsImpact) -> str:
+def _refusal(settings: list[str], change: SettingsImpact) -> str:
     groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
     archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
     return (
-        f"{', '.join(differing)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
+        f"{', '.join(settings)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
         f" ({change.messages:,} in the database, {archived}) in {groups}; `conclave check-config` tells more;"
         " to do it, start once with `conclave serve --accept-policy-change`"
     )
@@ -171,11 +171,11 @@ def note_alive(
     ``floor``: the floor of the server's clock. ``stopping``: the server is ending, and has written everything. The
     reading of a wrong clock is not stored.
     """
-    stored = clock_state(connection).floor
-    acted_until = stored.acted_until
-    if floor and floor.acceptances == stored.acceptances:
+    stored_floor = clock_state(connection).floor
+    acted_until = stored_floor.acted_until
+    if floor and floor.acceptances == stored_floor.acceptances:
         acted_until = max(acted_until, floor.acted_until)
-    fault = _noted(connection, check_clock_quickly(connection, clock, acted_until))
+    fault = _record_fault(connection, check_clock_quickly(connection, clock, acted_until))
     if not fault:
         connection.execute("UPDATE server_state SET last_alive = ?1, acted_until = ?1", (max(acted_until, clock.wall),))
         _store_reading(connection, clock)
@@ -207,31 +207,31 @@ def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: in
 
 
 def probe(connection: sqlite3.Connection) -> None:
-    """Write without a change, to check whether the disk is writable."""
+    """Write without changing anything, to check whether the disk is writable."""
     connection.execute("UPDATE server_state SET last_alive = last_alive")
 
 
 def check_and_record_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Return what is wrong with the clock, "" if nothing, and store it. A stored fault stays until it is accepted.
+    """Return the fault of the clock, "" if there is none, and store it. A stored fault stays until it is accepted.
 
     Also compares the clock with the newest stored message.
     """
-    return _noted(connection, check_clock(connection, clock))
+    return _record_fault(connection, check_clock(connection, clock))
 
 
 def check_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Do as ``check_and_record_clock``, without storing the fault."""
+    """Return the same as ``check_and_record_clock``, without storing the fault."""
     return check_clock_quickly(connection, clock, _newest_stored(connection))
 
 
-def _noted(connection: sqlite3.Connection, fault: str) -> str:
+def _record_fault(connection: sqlite3.Connection, fault: str) -> str:
     if fault:
         connection.execute("UPDATE server_state SET clock_fault = ?", (fault,))
     return fault
 
 
 def check_clock_quickly(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
-    """Return what is wrong with the clock, "" if nothing, without comparing it with messages. Writes nothing.
+    """Return the fault of the clock, "" if there is none, without comparing it with messages. Writes nothing.
 
     ``acted_until``: a time that was acted on and is not stored yet, Unix seconds.
     """
@@ -240,8 +240,8 @@ def check_clock_quickly(connection: sqlite3.Connection, clock: Reading, acted_un
     ).fetchone()
     if row["clock_fault"]:
         return str(row["clock_fault"])
-    known = Reading(row["clock_wall"], row["clock_since_boot"], row["clock_boot_id"])
-    return clock_fault(known, max(acted_until, row["acted_until"]), clock)
+    last_correct = Reading(row["clock_wall"], row["clock_since_boot"], row["clock_boot_id"])
+    return clock_fault(last_correct, max(acted_until, row["acted_until"]), clock)
 
 
 def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:

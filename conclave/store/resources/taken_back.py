@@ -60,17 +60,17 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
     return row and int(row[0])
 
 
-def add(connection: sqlite3.Connection, group_key: int, number: int, taken: TakenBack) -> bool:
+def add(connection: sqlite3.Connection, group_key: int, number: int, withdrawal: TakenBack) -> bool:
     """Take a message back, to be announced to the group's members; return False if it was taken back before."""
-    added = connection.execute(
+    added_count = connection.execute(
         "INSERT OR IGNORE INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (?, ?, ?, ?)",
-        (group_key, number, taken.taken_at, taken.taken_by),
+        (group_key, number, withdrawal.taken_at, withdrawal.taken_by),
     ).rowcount
     connection.execute(
-        "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added, group_key)
+        "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added_count, group_key)
     )
     reach("taken_back.noted")
-    return added > 0
+    return added_count > 0
 
 
 def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
@@ -82,12 +82,12 @@ def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bo
     return row is not None
 
 
-_MOVING = (
+_IS_MOVING = (
     "EXISTS (SELECT 1 FROM archive_move_ranges AS moving JOIN archive_moves USING (batch) WHERE finished_at IS NULL"
     " AND moving.group_key = taken.group_key AND taken.sequence_num BETWEEN moving.first_seq AND moving.last_seq)"
 )
 
-_HOT = (
+_IN_HOT_STORE = (
     "EXISTS (SELECT 1 FROM messages WHERE messages.group_key = taken.group_key"
     " AND messages.sequence_num = taken.sequence_num)"
 )
@@ -97,7 +97,7 @@ _IN_PART = (
     " AND taken.sequence_num BETWEEN parts.first_seq AND parts.last_seq{})"
 )
 
-_IS_STORED = f"({_HOT} OR {_MOVING} OR {_IN_PART.format('')})"
+_IS_STORED = f"({_IN_HOT_STORE} OR {_IS_MOVING} OR {_IN_PART.format('')})"
 
 
 def has_unnotified(connection: sqlite3.Connection) -> bool:
@@ -173,8 +173,8 @@ def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
         "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?",
         (group_key, MAX_LISTED + 1),
     )
-    found = [row[0] for row in rows]
-    return Numbers(sorted(found[:MAX_LISTED]), len(found) > MAX_LISTED)
+    numbers = [row[0] for row in rows]
+    return Numbers(sorted(numbers[:MAX_LISTED]), len(numbers) > MAX_LISTED)
 
 
 def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -> Numbers:
@@ -183,8 +183,8 @@ def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -
         "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT ?",
         (group_key, after, MAX_LISTED + 1),
     )
-    found = [row[0] for row in rows]
-    return Numbers(found[:MAX_LISTED], len(found) > MAX_LISTED)
+    numbers = [row[0] for row in rows]
+    return Numbers(numbers[:MAX_LISTED], len(numbers) > MAX_LISTED)
 
 
 def forget_erased(
@@ -193,17 +193,17 @@ def forget_erased(
     numbers: Collection[int],
     parts: Sequence[tuple[int, int]],
 ) -> None:
-    """Mark messages as erased that are gone from the archive, unless they are stored elsewhere.
+    """Mark messages as erased that are no longer in the archive, unless they are stored elsewhere.
 
     ``numbers``: those not found in ``parts`` (lifetime, span) of the archive.
     """
-    elsewhere = _IN_PART.format(
+    in_other_part = _IN_PART.format(
         " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
     )
     rows = connection.execute(
         "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
         " ON group_key = ?1 AND sequence_num = json_each.value"
-        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
+        f" WHERE NOT erased AND NOT {_IN_HOT_STORE} AND NOT {_IS_MOVING} AND NOT {in_other_part}",
         (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
     ).fetchall()
     _note_erased(connection, [(row[0], row[1]) for row in rows])
@@ -214,12 +214,12 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
 
     Returns whether more are left. It may be used as a Step of a cleanup run.
     """
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
         " WHERE erased AND taken_at < ? AND told_to IS NULL LIMIT ?)",
         (before, ROWS_PER_STEP),
     ).rowcount
-    return deleted == ROWS_PER_STEP
+    return deleted_count == ROWS_PER_STEP
 
 
 def _note_erased(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:

@@ -1,8 +1,8 @@
 """Timers of self-destructing messages: one for each message and each member who has read it.
 
-``visibility.py`` decides by these rows whether a message is hidden from a reader. This module starts timers, records
-pending notifications of their ends, and deletes them with their messages. Timers of ended memberships no longer count,
-although their rows stay until the messages are deleted.
+``visibility.py`` uses these rows to decide whether a message is hidden from a reader. This module starts timers,
+records pending notifications of their ends, and deletes them with their messages. Timers of ended memberships no
+longer count, although their rows stay until the messages are deleted.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ from conclave.store.engine.sqlite import placeholders
 from conclave.store.resources.members import Membership
 
 STARTED_PER_STEP = 2_048
-"""About 2,048 timers start in a transaction, for which senders wait."""
+"""About 2,048 timers start in a transaction. Senders wait for it."""
 
 SWEPT_PER_STEP = 256
 """A step deletes at most 256 timers of deleted messages."""
@@ -33,7 +33,7 @@ MAX_TIMERS = 10_000_000
 MAX_MESSAGES = 100_000
 """A group has at most 100,000 self-destructing messages, since pages skip those that are redacted for the reader.
 
-For a million that takes up to 1.6 s at each request.
+With a million, that would take up to 1.6 s at each request.
 """
 
 TIMER_BYTES = 128
@@ -59,19 +59,19 @@ def has_room(connection: sqlite3.Connection, group_key: int, members: int, more:
     return bool(stored + more <= min(MAX_MESSAGES, MAX_TIMERS // members))
 
 
-def add_messages(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
+def add_messages(connection: sqlite3.Connection, messages: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
     """Add self-destructing messages: group key, number, sender, seconds. The senders' timers start at once."""
     connection.executemany(
         "INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (?, ?, ?)",
-        [(group_key, number, seconds) for group_key, number, _, seconds in sent],
+        [(group_key, number, seconds) for group_key, number, _, seconds in messages],
     )
     connection.executemany(
-        "UPDATE groups SET self_destructs = self_destructs + 1 WHERE group_key = ?", [(each[0],) for each in sent]
+        "UPDATE groups SET self_destructs = self_destructs + 1 WHERE group_key = ?", [(each[0],) for each in messages]
     )
     connection.executemany(
         "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
         " SELECT group_key, ?2, member_id, ?4, ?5 + ?4 FROM members WHERE group_key = ?1 AND user_id = ?3",
-        [(*each, now) for each in sent],
+        [(*each, now) for each in messages],
     )
     reach("timers.begun")
 
@@ -87,7 +87,7 @@ def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> 
 def needs_noting(member: Membership, up_to: int) -> bool:
     """Return whether a read receipt up to a number has to be stored.
 
-    Not in groups without self-destructing messages: future ones have greater numbers.
+    Groups without self-destructing messages do not need it: later messages have greater numbers.
     """
     return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
 
@@ -101,28 +101,28 @@ def note_read(
     *,
     acted_until: int | None,
 ) -> tuple[int, bool]:
-    """Store that a member has read everything up to the number ``up_to``, at most the group's last one.
+    """Record that a member has read everything up to the number ``up_to``, at most the group's last one.
 
     A timer starts for each message that is covered for the first time, unless it is too old. Running timers do not
-    change. At most ``most`` timers start, and only their range is stored then. Returns how many started, and whether
+    change. At most ``most`` timers start; then only their range is stored. Returns how many started, and whether
     there are more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
     """
     if not needs_noting(member, up_to):
         return 0, False
     group = member.group
     last = min(up_to, group.last_seq)
-    covered = connection.execute(
+    started, last_started = connection.execute(
         "SELECT count(*), max(sequence_num) FROM (SELECT sequence_num FROM self_destructing WHERE group_key = ?"
         " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?)",
         (group.group_key, member.read_up_to, last, most),
     ).fetchone()
-    up_to = covered[1] if covered[0] == most else last
-    bodies.claim_room(connection, covered[0] * TIMER_BYTES)
+    up_to = last_started if started == most else last
+    bodies.claim_room(connection, started * TIMER_BYTES)
     connection.execute("UPDATE members SET read_up_to = ? WHERE member_id = ?", (up_to, member.member_id))
     reach("read.noted")
     connection.execute(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-        f" SELECT group_key, sequence_num, :member_id, seconds, {_END}"
+        f" SELECT group_key, sequence_num, :member_id, seconds, {_END_TIME}"
         " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
         " WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to AND NOT ended"
         f" AND created_at >= min(:now, :then) - {MAX_AGE}",
@@ -136,17 +136,17 @@ def note_read(
         },
     )
     reach("read.started")
-    return covered[0], up_to < last
+    return started, up_to < last
 
 
-_END = (
+_END_TIME = (
     f"iif(created_at < :now - {MAX_AGE}, :now,"
     f" iif(created_at < :then - {MAX_AGE}, min(:now + seconds, created_at + {MAX_AGE} + 1), :now + seconds))"
 )
-"""SQL expression for the second at which a timer ends that starts now, also correct for a wrong clock.
+"""SQL expression for the second at which a timer ends that starts now. It is correct even for a wrong clock.
 
-A message that is too old only by a fast clock gets a timer that has ended; it starts once the clock is set back and
-accepted. A message that is young only by a slow clock is hidden when its maximum age ends.
+A message that is too old only according to a fast clock gets a timer that has ended; it starts once the clock is set
+back and accepted. A message that is young only according to a slow clock is hidden when its maximum age ends.
 """
 
 
@@ -164,7 +164,7 @@ def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PE
     Returns their number, and the redactions to publish. Each is also recorded as missed until ``confirm_notified`` is
     called, so that a reader without a stream is notified later. Former members are not notified.
     """
-    ended = connection.execute(
+    rows = connection.execute(
         "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num, EXISTS (SELECT 1 FROM self_destructing"
         " WHERE self_destructing.group_key = timers.group_key AND self_destructing.sequence_num = timers.sequence_num)"
         " AS is_stored FROM (SELECT * FROM timers WHERE NOT told AND redact_at <= ? ORDER BY redact_at LIMIT ?)"
@@ -173,27 +173,29 @@ def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PE
         (now, most),
     ).fetchall()
     connection.executemany(
-        "UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in ended if row["is_stored"]]
+        "UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in rows if row["is_stored"]]
     )
-    # Timers of messages that cleanup has erased meanwhile.
+    # Timers of messages that cleanup has erased.
     connection.executemany(
-        "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in ended if not row["is_stored"]]
+        "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in rows if not row["is_stored"]]
     )
     reach("timers.ended")
-    missing = [
+    notifications = [
         (row["user_id"], row["group_id"], row["group_key"], row["sequence_num"])
-        for row in ended
+        for row in rows
         if row["user_id"] is not None
     ]
-    redactions = note_missed(connection, missing)
+    redactions = note_missed(connection, notifications)
     reach("timers.told")
-    return len(ended), redactions
+    return len(rows), redactions
 
 
-def note_missed(connection: sqlite3.Connection, missing: Iterable[tuple[bytes, bytes, int, int]]) -> list[Redaction]:
-    """Record redactions of which users are to be notified: user id, group id, group key, number."""
+def note_missed(
+    connection: sqlite3.Connection, notifications: Iterable[tuple[bytes, bytes, int, int]]
+) -> list[Redaction]:
+    """Record redactions about which users are to be notified: user id, group id, group key, number."""
     redactions = []
-    for user_id, group_id, group_key, number in missing:
+    for user_id, group_id, group_key, number in notifications:
         missed_id = connection.execute(
             "INSERT INTO missed_redactions (user_id, group_key, sequence_num) VALUES (?, ?, ?)",
             (user_id, group_key, number),
@@ -229,22 +231,22 @@ def confirm_notified(connection: sqlite3.Connection, missed_ids: Iterable[int]) 
     connection.executemany("DELETE FROM missed_redactions WHERE missed_id = ?", [(each,) for each in missed_ids])
 
 
-def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) -> None:
+def forget(connection: sqlite3.Connection, numbers_by_group: Mapping[int, Sequence[int]]) -> None:
     """Delete the data of self-destructing messages in the transaction that deletes the messages.
 
-    ``gone``: their numbers by group key. Their timers, one for each reader, are deleted later by ``sweep``.
+    ``numbers_by_group``: their numbers by group key. Their timers, one for each reader, are deleted later by ``sweep``.
     """
     if connection.execute("SELECT 1 FROM self_destructing LIMIT 1").fetchone() is None:
         return
-    for group_key, numbers in gone.items():
-        ended = connection.execute(
+    for group_key, numbers in numbers_by_group.items():
+        deleted_rows = connection.execute(
             f"DELETE FROM self_destructing WHERE group_key = ? AND sequence_num IN ({placeholders(numbers)})"
             " RETURNING group_key, sequence_num",
             (group_key, *numbers),
         ).fetchall()
-        connection.executemany("INSERT OR IGNORE INTO ended_timers VALUES (?, ?)", ended)
+        connection.executemany("INSERT OR IGNORE INTO ended_timers VALUES (?, ?)", deleted_rows)
         connection.execute(
-            "UPDATE groups SET self_destructs = self_destructs - ? WHERE group_key = ?", (len(ended), group_key)
+            "UPDATE groups SET self_destructs = self_destructs - ? WHERE group_key = ?", (len(deleted_rows), group_key)
         )
     reach("timers.forgotten")
 
@@ -262,12 +264,12 @@ def sweep(connection: sqlite3.Connection, now: int) -> bool:
     row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
     if row is None:
         return False
-    deleted = connection.execute(
+    deleted_count = connection.execute(
         "DELETE FROM timers WHERE timer_id IN (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ?"
         " AND (told OR redact_at > ?) LIMIT ?)",
         (*row, now, SWEPT_PER_STEP),
     ).rowcount
-    if deleted < SWEPT_PER_STEP:
+    if deleted_count < SWEPT_PER_STEP:
         connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))
     reach("timers.swept")
     return True

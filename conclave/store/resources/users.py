@@ -41,12 +41,12 @@ def is_taken(connection: sqlite3.Connection, username: str) -> bool:
 
 def find_by_name(connection: sqlite3.Connection, username: str) -> UserRow | None:
     """Find an account by its name."""
-    return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE username = ?", (username,)).fetchone())
+    return _user_row(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE username = ?", (username,)).fetchone())
 
 
 def find(connection: sqlite3.Connection, user_id: bytes) -> UserRow | None:
     """Find an account by its id."""
-    return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone())
+    return _user_row(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone())
 
 
 def known(connection: sqlite3.Connection, user_ids: Collection[bytes]) -> set[bytes]:
@@ -81,9 +81,9 @@ def stored_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[
 
 def is_enabled(connection: sqlite3.Connection, user_id: bytes) -> bool:
     """Return whether the account exists and is not disabled."""
-    found = connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,))
-    return found.fetchone() is not None
+    cursor = connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,))
+    return cursor.fetchone() is not None
 
 
-def _found(row: sqlite3.Row | None) -> UserRow | None:
+def _user_row(row: sqlite3.Row | None) -> UserRow | None:
     return UserRow(**row) if row else None

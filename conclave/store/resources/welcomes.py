@@ -28,7 +28,7 @@ class LongWelcome:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredWelcome:
     """A welcome, and the id of its body."""
 
     welcome: PendingWelcome
@@ -42,7 +42,7 @@ _OF_USER = Listing(
     condition="user_id = :user_id",
     key="welcome_key",
     id="welcome_id",
-    make=lambda welcome_key, group_id, alias, welcome_id, welcome_body: _Stored(
+    make=lambda welcome_key, group_id, alias, welcome_id, welcome_body: _StoredWelcome(
         PendingWelcome(group_id, alias, b"", welcome_id), welcome_key, welcome_body
     ),
 )
@@ -61,20 +61,20 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
 
     ``ListPart.long`` is a LongWelcome. Raises NotListedError.
     """
-    listed = _OF_USER.read(connection, span, {"user_id": user_id})
-    ids = [each.welcome_body for each in listed.items]
+    part = _OF_USER.read(connection, span, {"user_id": user_id})
+    ids = [each.welcome_body for each in part.items]
     sizes = bodies.sizes(connection, ids)
-    total, count = listed.size, 0
+    total, count = part.size, 0
     for size in sizes:
         if count and total + size > span.size:
             break
         total, count = total + size, count + 1
-    last, is_end = (listed.items[count - 1].welcome_key if count else listed.last), listed.is_end and count == len(ids)
+    last, is_end = (part.items[count - 1].welcome_key if count else part.last), part.is_end and count == len(ids)
     if count == 1 and sizes[0] > span.size:
-        first = listed.items[0]
+        first = part.items[0]
         return ListPart([], last, is_end, long=LongWelcome(first.welcome, first.welcome_key, sizes[0]))
-    found = bodies.get_many(connection, ids[:count])
-    items = [replace(each.welcome, welcome_message=found[each.welcome_body]) for each in listed.items[:count]]
+    body_by_id = bodies.get_many(connection, ids[:count])
+    items = [replace(each.welcome, welcome_message=body_by_id[each.welcome_body]) for each in part.items[:count]]
     return ListPart(items, last, is_end, total)
 
 

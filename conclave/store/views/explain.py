@@ -1,4 +1,4 @@
-"""Explains the retention of a group's messages, and of a single message: what the next run erases, and why.
+"""Explains the retention of a group's messages, or of one message: whether the next run erases them, and why.
 
 The results come from the deciding code: ``fate.py`` for a message, ``overdue.py`` for overdue erasures, ``reasons`` for
 the source of a policy. Lists have at most LISTED entries, and the total. Writes nothing.
@@ -12,8 +12,8 @@ from uuid import UUID
 from conclave.retention.fate import UNREAD_BY, Fate, MessageFacts, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.resolve import PolicySettings, reasons
+from conclave.retention.rules import POLICY_COLUMNS, policy_of_row
 from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt
@@ -89,7 +89,7 @@ class Job:
 class ExplainedWithdrawal:
     """The withdrawal of a message. ``at``: Unix seconds. ``by``: the name of an account; "" if unknown.
 
-    ``is_own``: whether the sender did it; None if unknown, after a restore from the ledger.
+    ``is_own``: whether the sender took it back; None if unknown, after a restore from the ledger.
     """
 
     at: int
@@ -128,7 +128,7 @@ class Explanation:
 
     ``own_max`` and ``own_min``: the settings of its admins. ``decided``: None if unknown. ``jobs``: the jobs that erase
     expired messages. ``waiting``: members for whom messages are kept, ``waiting_in_all`` of them. ``overdue_since``:
-    None if nothing is overdue. ``clock_fault``: why nothing is erased at all, or "".
+    None if nothing is overdue. ``clock_fault``: the fault of the clock, because of which nothing is erased, or "".
     """
 
     group_id: str
@@ -160,12 +160,12 @@ ReadArchived = Callable[[int, int, Sequence[tuple[int, int]]], MessageFacts | No
 
 
 class ArchiveReadError(Exception):
-    """The archive cannot be read. The message says why."""
+    """The archive cannot be read. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A group, living or deleted."""
+    """A group, existing or deleted."""
 
     group_key: int
     group_id: bytes
@@ -184,23 +184,23 @@ def explain(
     now: int,
     group_id: bytes,
     number: int | None = None,
-    look: ReadArchived | None = None,
+    read_archived: ReadArchived | None = None,
     clock_fault: str = "",
 ) -> Explanation | None:
     """Explain a group at the Unix second ``now``, and optionally its message ``number``.
 
-    ``schedule``: the jobs, and their intervals in seconds. ``look``: reads the archive; without it, only the database
-    is used. ``clock_fault``: what is wrong with the clock, "" if nothing. Returns None if nothing of the group is left.
+    ``schedule``: the jobs, and their intervals in seconds. ``read_archived``: reads the archive; without it, only the
+    database is used. ``clock_fault``: the fault of the clock, "" if none. Returns None if no data of the group is left.
     """
     group = _find(connection, group_id)
     if group is None:
         return None
     policy = group.policy
     holds, holds_in_all = _holds(connection, group)
-    holding = policy.is_after_fetch or policy.keeps_commits
-    waiting, waiting_in_all = _waiting(connection, group, group.marks.last_seq) if holding else ((), 0)
-    due = overdue.find(connection, now, group.group_key, schedule).get(group.group_key)
-    message = None if number is None else _message(connection, now, group, number, look)
+    keeps_messages = policy.is_after_fetch or policy.keeps_commits
+    lagging, lagging_in_all = _waiting(connection, group, group.marks.last_seq) if keeps_messages else ((), 0)
+    backlog = overdue.find(connection, now, group.group_key, schedule).get(group.group_key)
+    message = None if number is None else _message(connection, now, group, number, read_archived)
     return Explanation(
         group_id=str(UUID(bytes=group_id)),
         name=group.name,
@@ -213,39 +213,43 @@ def explain(
         reasons=reasons(settings, group_id, group.own_max, group.own_min),
         own_max=group.own_max,
         own_min=group.own_min,
-        decided=_decided(connection, group_id),
+        decided=_last_decision(connection, group_id),
         marks=group.marks,
         holds=holds,
         holds_in_all=holds_in_all,
-        waiting=waiting,
-        waiting_in_all=waiting_in_all,
+        waiting=lagging,
+        waiting_in_all=lagging_in_all,
         jobs=_jobs(policy, schedule, is_deleted=group.deleted_at is not None),
-        overdue_since=due.since if due else None,
+        overdue_since=backlog.since if backlog else None,
         erases=settings.enabled,
         clock_fault=clock_fault,
-        message=_held_by_clock(message) if message and clock_fault else message,
+        message=_withheld_by_clock(message) if message and clock_fault else message,
     )
 
 
-def _held_by_clock(message: ExplainedMessage) -> ExplainedMessage:
+def _withheld_by_clock(message: ExplainedMessage) -> ExplainedMessage:
     """Return the message with the fate that the next run does not erase it, since the clock is wrong."""
     return replace(message, fate=replace(message.fate, is_next=False)) if message.fate else message
 
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
-        " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
+        f"SELECT {POLICY_COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq,"
+        " floor_seq, gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
         (group_id,),
     ).fetchone()
     if row:
-        return _Group(row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), of_row(*tuple(row)[:6]))
+        return _Group(
+            row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), policy_of_row(*tuple(row)[:6])
+        )
     row = connection.execute(
-        f"SELECT {COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
+        f"SELECT {POLICY_COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
         " WHERE group_id = ?",
         (group_id,),
     ).fetchone()
-    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6])) if row else None
+    return (
+        _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), policy_of_row(*tuple(row)[:6])) if row else None
+    )
 
 
 def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:
@@ -253,15 +257,15 @@ def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_dele
     return [Job(scope.name, interval) for scope, interval in schedule if is_deleted or scope.covers(policy)]
 
 
-def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None:
-    found = [
+def _last_decision(connection: sqlite3.Connection, group_id: bytes) -> Decision | None:
+    rows = [
         connection.execute(
             "SELECT at, actor, action FROM audit WHERE subject_id = ? AND action = ? ORDER BY audit_id DESC LIMIT 1",
             (subject, action),
         ).fetchone()
         for subject, action in ((group_id, AuditAction.POLICY_CHANGED), (b"", AuditAction.SETTINGS_CHANGED))
     ]
-    return max((Decision(*row) for row in found if row), key=lambda decision: decision.at, default=None)
+    return max((Decision(*row) for row in rows if row), key=lambda decision: decision.at, default=None)
 
 
 def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[LaggingMember, ...], int]:
@@ -305,20 +309,24 @@ def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[Covering
         " WHERE group_key = ? OR user_id IS NOT NULL ORDER BY user_id IS NOT NULL, hold_id",
         (group.group_key,),
     ).fetchall()
-    found: list[CoveringHold] = []
+    listed_holds: list[CoveringHold] = []
     in_all = 0
     for row in rows:
-        of_user = row["user_id"] is not None
-        has_sent = _has_sent(connection, group.group_key, row["user_id"]) if of_user and len(found) < LISTED else None
-        if of_user and has_sent is False:
+        is_on_user = row["user_id"] is not None
+        has_sent = (
+            _has_sent(connection, group.group_key, row["user_id"])
+            if is_on_user and len(listed_holds) < LISTED
+            else None
+        )
+        if is_on_user and has_sent is False:
             continue
         in_all += 1
-        if len(found) < LISTED:
-            covers = "user" if of_user else "group"
+        if len(listed_holds) < LISTED:
+            covers = "user" if is_on_user else "group"
             subject = str(UUID(bytes=row["subject_id"]))
             values = (row["name"], subject, row["reason"], row["added_by"], row["added_at"])
-            found.append(CoveringHold(row["hold_id"], covers, *values, has_sent))
-    return found, in_all
+            listed_holds.append(CoveringHold(row["hold_id"], covers, *values, has_sent))
+    return listed_holds, in_all
 
 
 def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool | None:
@@ -328,7 +336,7 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
     ).fetchone()
     if archived:
         return True
-    count, here = connection.execute(
+    count, is_found = connection.execute(
         "SELECT count(*), ifnull(max(group_key = ?), 0) FROM"
         f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
         (group_key, user_id, SEARCHED),
@@ -340,7 +348,7 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
         " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1))",
         (user_id, group_key),
     ).fetchone()[0]
-    if here:
+    if is_found:
         return True
     return None if count == SEARCHED or may_have_sent_commits else False
 
@@ -350,39 +358,39 @@ def _message(
     now: int,
     group: _Group,
     number: int,
-    look: ReadArchived | None,
+    read_archived: ReadArchived | None,
 ) -> ExplainedMessage:
     row = connection.execute(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group.group_key, number),
     ).fetchone()
-    sent: MessageFacts | None
+    facts: MessageFacts | None
     if row:
         part, unreadable = None, ""
-        sent = MessageFacts(row[0], row[1], bool(row[2]))
+        facts = MessageFacts(row[0], row[1], bool(row[2]))
         place = _hot_place(connection, group, number)
     else:
-        sent, part, unreadable = _archived(connection, group, number, look)
+        facts, part, unreadable = _archived(connection, group, number, read_archived)
         place = "archived"
-    if sent is None and not unreadable:
-        is_to_come = group.deleted_at is None and number > group.marks.last_seq
-        if is_to_come:
+    if facts is None and not unreadable:
+        is_unsent = group.deleted_at is None and number > group.marks.last_seq
+        if is_unsent:
             return ExplainedMessage(number, "not sent yet")
         return ExplainedMessage(
             number, "gone", receipts=tuple(receipts.may_include(connection, group.group_id, number, LISTED))
         )
-    if sent is None:
+    if facts is None:
         return ExplainedMessage(number, place, part=part, unreadable=unreadable)
-    fate = fate_of(connection, now, group.group_key, number, sent)
-    waits = fate.waits_for_members
-    waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
+    fate = fate_of(connection, now, group.group_key, number, facts)
+    waits_for_members = fate.waits_for_members
+    lagging, in_all = _waiting(connection, group, number) if waits_for_members else ((), 0)
     unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
     return ExplainedMessage(
-        *(number, place, sent, _name(connection, sent.sender_id), fate, part),
-        waiting=waiting,
+        *(number, place, facts, _name(connection, facts.sender_id), fate, part),
+        waiting=lagging,
         waiting_in_all=in_all,
         unread=unread,
-        taken_back=_withdrawal(connection, group, number, sent),
+        taken_back=_withdrawal(connection, group, number, facts),
     )
 
 
@@ -393,13 +401,13 @@ def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
 
 
 def _withdrawal(
-    connection: sqlite3.Connection, group: _Group, number: int, sent: MessageFacts
+    connection: sqlite3.Connection, group: _Group, number: int, facts: MessageFacts
 ) -> ExplainedWithdrawal | None:
-    taken = taken_back.find(connection, group.group_key, number)
-    if taken is None:
+    withdrawal = taken_back.find(connection, group.group_key, number)
+    if withdrawal is None:
         return None
-    is_own = taken.taken_by == sent.sender_id if taken.taken_by else None
-    return ExplainedWithdrawal(taken.taken_at, _name(connection, taken.taken_by), is_own)
+    is_own = withdrawal.taken_by == facts.sender_id if withdrawal.taken_by else None
+    return ExplainedWithdrawal(withdrawal.taken_at, _name(connection, withdrawal.taken_by), is_own)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:
@@ -415,9 +423,9 @@ def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> st
 
 
 def _archived(
-    connection: sqlite3.Connection, group: _Group, number: int, look: ReadArchived | None
+    connection: sqlite3.Connection, group: _Group, number: int, read_archived: ReadArchived | None
 ) -> tuple[MessageFacts | None, tuple[int, int, int, int] | None, str]:
-    """Return the archived message, its part, and why it could not be read."""
+    """Return the archived message, its part, and the reason if it could not be read."""
     parts = connection.execute(
         "SELECT lifetime, span, oldest, newest FROM archive_parts"
         " WHERE group_key = ? AND ? BETWEEN first_seq AND last_seq ORDER BY span",
@@ -426,14 +434,14 @@ def _archived(
     if not parts:
         return None, None, ""
     first = (parts[0][0], parts[0][1], parts[0][2], parts[0][3])
-    if look is None:
+    if read_archived is None:
         return None, first, "the archive was not read"
     try:
-        sent = look(group.group_key, number, [(row[0], row[1]) for row in parts])
+        facts = read_archived(group.group_key, number, [(row[0], row[1]) for row in parts])
     except ArchiveReadError as error:
         return None, first, str(error)
-    if sent is None:
+    if facts is None:
         return None, None, ""
-    holding = [tuple(row) for row in parts if row["oldest"] <= sent.created_at <= row["newest"]]
-    lifetime, span, oldest, newest = holding[0] if holding else first
-    return sent, (lifetime, span, oldest, newest), ""
+    matching_parts = [tuple(row) for row in parts if row["oldest"] <= facts.created_at <= row["newest"]]
+    lifetime, span, oldest, newest = matching_parts[0] if matching_parts else first
+    return facts, (lifetime, span, oldest, newest), ""

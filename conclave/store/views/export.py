@@ -46,7 +46,7 @@ class ExportPage:
 
 
 def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> dict[str, Any]:
-    """Return all data about a user except the messages, as a JSON object. For a deleted account there is less.
+    """Return all data about a user except the messages, as a JSON object. For a deleted account it has fewer fields.
 
     It contains no passwords, tokens or hashes of them. Times are Unix seconds. ``invites_dead_before``: invites created
     before this second have expired.
@@ -71,8 +71,8 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
             user_id,
         ),
         "key_packages": [
-            {"is_last_resort": bool(last), "body": bodies.get(connection, body)}
-            for last, body in connection.execute(
+            {"is_last_resort": bool(is_last_resort), "body": bodies.get(connection, body_id)}
+            for is_last_resort, body_id in connection.execute(
                 "SELECT is_last_resort, package_body FROM key_packages WHERE user_id = ? ORDER BY key_package_id",
                 (user_id,),
             ).fetchall()
@@ -111,13 +111,13 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
             "SELECT hold_id AS hold, reason, added_by, added_at FROM holds WHERE user_id = ? ORDER BY hold_id",
             user_id,
         ),
-        "audit": _audited(connection, user_id),
+        "audit": _audit_entries(connection, user_id),
     }
 
 
-def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, Any]]:
+def _audit_entries(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, Any]]:
     """Return the audit entries about the user, the user's decisions as an admin, and the user's messages."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT audit_id AS entry, at, actor, action, subject_id, subject, details FROM audit"
         f" WHERE subject_id = ? AND action IN ({placeholders(OF_USERS)}) OR details ->> '$.admin_id' = ?"
         f" OR (action = '{AuditAction.MESSAGE_TAKEN_BACK}' AND details ->> '$.sender_id' = ?) ORDER BY audit_id",
@@ -125,7 +125,7 @@ def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, A
     )
     return [
         {name: _plain(name, row[name]) for name in row.keys()} | {"details": json.loads(row["details"])}  # noqa: SIM118 - a row iterates over its values
-        for row in found
+        for row in rows
     ]
 
 
@@ -156,7 +156,7 @@ def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[byt
 
 
 def stretch(connection: sqlite3.Connection, group_id: bytes, now: int) -> Stretch | None:
-    """Return the visible stretch of a group's archived messages; None also if the group is deleted."""
+    """Return the visible stretch of a group's archived messages; None if there is none, or the group is deleted."""
     group = groups.find(connection, group_id)
     return stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if group else None
 
@@ -172,35 +172,35 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     view = visibility.of_group(connection, group, now)
     begin = visibility.pass_hidden(connection, group, view, max(after, group.archived_seq))
     end = _window_end(connection, group, begin)
-    timed = _timed(connection, group, user_id)
-    admitted, _ = view.hot
+    reader_messages = _reader_messages(connection, group, user_id)
+    condition, _ = view.hot
     rows = connection.execute(
-        f"SELECT sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
-        f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {admitted}"
-        f" AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
+        f"SELECT sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({reader_messages.query})"
+        f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {condition}"
+        f" AND {reader_messages.condition} ORDER BY sequence_num LIMIT :limit",
         {
             "group_key": group.group_key,
             "user_id": user_id,
             "end": end,
             "limit": PAGE_MESSAGES,
             "now": now,
-            **timed.values,
+            **reader_messages.values,
             **view.bounds(begin),
         },
     ).fetchall()
-    found: list[OwnMessage] = []
-    size = looked = 0
+    messages: list[OwnMessage] = []
+    size = read_count = 0
     for number, created_at, is_commit, seconds in rows:
         body = bodies.of_message(connection, group.group_key, group_id, number)
-        looked += 1
+        read_count += 1
         if body is None:
-            continue  # erased meanwhile
-        found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
+            continue  # its key is destroyed
+        messages.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
         size += len(body)
         if size > PAGE_BYTES:
             break
-    looked_up_to = end if looked == len(rows) < PAGE_MESSAGES else rows[looked - 1]["sequence_num"]
-    return ExportPage(found, looked_up_to if looked_up_to < group.last_seq else None)
+    read_up_to = end if read_count == len(rows) < PAGE_MESSAGES else rows[read_count - 1]["sequence_num"]
+    return ExportPage(messages, read_up_to if read_up_to < group.last_seq else None)
 
 
 def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> int:
@@ -216,8 +216,8 @@ def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> 
     return int(row[0]) if row else group.last_seq
 
 
-def _timed(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.ReaderMessages:
-    """Return what the user may see of self-destructing messages: nothing after leaving the group."""
+def _reader_messages(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.ReaderMessages:
+    """Return the filter for self-destructing messages. A user who has left the group sees none of them."""
     member = members.membership(connection, group.group_id, user_id)
     member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)
     return visibility.of_reader(member_id, joined_after, include_redacted=False)

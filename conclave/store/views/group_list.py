@@ -36,14 +36,14 @@ class GroupSummary:
     overdue_since: int | None
     """None if nothing is overdue."""
     is_late: bool
-    """For longer than runs explain, see ``GroupBacklog.is_late``."""
+    """Whether a run should have erased them already, see ``GroupBacklog.is_late``."""
     border: int
     """Messages up to this number are served by the archive."""
 
-    def matches(self, like: str) -> bool:
-        """Return whether the name or the alias contains ``like``, ignoring case."""
-        wanted = like.casefold()
-        return wanted in self.name.casefold() or wanted in self.alias.casefold()
+    def matches(self, text: str) -> bool:
+        """Return whether the name or the alias contains ``text``, ignoring case."""
+        folded = text.casefold()
+        return folded in self.name.casefold() or folded in self.alias.casefold()
 
 
 _ROWS = """
@@ -84,7 +84,7 @@ def list_all(
     of_one = "" if group_key is None else f"WHERE group_key = {group_key:d}"
     rows = []
     for row in connection.execute(_ROWS.format(of_one=of_one)):
-        overdue = due.get(row["group_key"])
+        backlog = due.get(row["group_key"])
         rows.append(
             GroupSummary(
                 group_id=str(UUID(bytes=row["group_id"])) if row["group_id"] else "",
@@ -100,8 +100,8 @@ def list_all(
                 archived_bytes=row["archived_bytes"],
                 oldest=row["oldest"],
                 holds=row["holds"],
-                overdue_since=overdue.since if overdue else None,
-                is_late=bool(overdue and overdue.is_late(schedule, now)),
+                overdue_since=backlog.since if backlog else None,
+                is_late=bool(backlog and backlog.is_late(schedule, now)),
                 border=row["archived_seq"],
             )
         )

@@ -1,4 +1,4 @@
-"""Overdue erasures: groups with messages that could be erased already, and since when.
+"""Overdue erasures: groups with messages that could already be erased, and the time since when.
 
 A message is overdue from the second at which it is permanently hidden and old enough, unless ``min_lifetime``, a legal
 hold or ``enabled = false`` withholds it, until a run erases it. Used by the report of a run, health and operators'
@@ -19,7 +19,6 @@ from functools import cached_property
 from conclave.retention.holds import HELD_SENDERS
 from conclave.retention.jobs import EVERYTHING, Scope
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
@@ -27,6 +26,7 @@ from conclave.retention.rules import (
     EXPIRED,
     FETCHED,
     GOVERNED,
+    POLICY_COLUMNS,
     REDACTED,
     RULES,
     TAKEN_BACK,
@@ -34,6 +34,7 @@ from conclave.retention.rules import (
     Bounds,
     certain_of_part,
     may_erase,
+    policy_of_row,
 )
 from conclave.store.resources.audit import AuditAction
 from conclave.store.sender_index import SENT
@@ -45,7 +46,7 @@ LATE_AFTER_RUNS = 2
 
 @dataclass(frozen=True)
 class GroupBacklog:
-    """The Unix seconds since which messages of a group are overdue; None: none are.
+    """Since when messages of a group are overdue, in Unix seconds; None: no such messages.
 
     ``by_policy``: messages that have expired by age, or were fetched by all; runs that cover ``policy`` erase them.
     ``by_mark``: messages hidden by a mark, redacted for every reader, taken back, or of a deleted group or account; any
@@ -63,15 +64,15 @@ class GroupBacklog:
         return min(each for each in (self.by_policy, self.by_mark) if each is not None)
 
     def is_late(self, schedule: Iterable[tuple[Scope, int]], now: int) -> bool:
-        """Return whether runs that should have erased it were skipped, failed or ineffective.
+        """Return whether runs that should have erased them were skipped, failed or ineffective.
 
         ``schedule``: the jobs, and their intervals in seconds. A group that no job covers is not late.
         """
-        covering = [interval for scope, interval in schedule if scope.covers(self.policy)]
-        any_run = [interval for _, interval in schedule]
+        policy_intervals = [interval for scope, interval in schedule if scope.covers(self.policy)]
+        all_intervals = [interval for _, interval in schedule]
         return any(
             since is not None and intervals and now - since > LATE_AFTER_RUNS * min(intervals)
-            for since, intervals in ((self.by_policy, covering), (self.by_mark, any_run))
+            for since, intervals in ((self.by_policy, policy_intervals), (self.by_mark, all_intervals))
         )
 
 
@@ -85,7 +86,7 @@ class OverdueTotal:
 
 def total_overdue(connection: sqlite3.Connection, now: int) -> OverdueTotal:
     """Return the overdue total at the second ``now``."""
-    return _summed(find(connection, now).values(), now)
+    return _total(find(connection, now).values(), now)
 
 
 def with_late(
@@ -95,12 +96,12 @@ def with_late(
 
     ``schedule``: see ``GroupBacklog.is_late``.
     """
-    found = find(connection, now, schedule=schedule).values()
-    return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)
+    backlogs = find(connection, now, schedule=schedule).values()
+    return _total(backlogs, now), _total((due for due in backlogs if due.is_late(schedule, now)), now)
 
 
-def _summed(found: Iterable[GroupBacklog], now: int) -> OverdueTotal:
-    seconds = [max(0, now - due.since) for due in found]
+def _total(backlogs: Iterable[GroupBacklog], now: int) -> OverdueTotal:
+    seconds = [max(0, now - due.since) for due in backlogs]
     return OverdueTotal(len(seconds), max(seconds, default=0))
 
 
@@ -115,22 +116,28 @@ def find(
     ``schedule``: the jobs; without it, each run in the history counts as one that covers all groups. Writes nothing,
     not even to temporary tables. For a deleted account only one group is returned, that of an early message.
     """
-    if not any(_is_there(connection, f"{table} WHERE erases") for table in ("groups", "tombstones")):
+    if not any(_has_rows(connection, f"{table} WHERE erases") for table in ("groups", "tombstones")):
         return {}
-    look = _Search(connection, now, group_key, schedule)
-    found: dict[int, GroupBacklog] = {}
-    for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
-        known = found.get(due.group_key)
-        found[due.group_key] = _merge(known, due) if known else due
-    return found
+    search = _Search(connection, now, group_key, schedule)
+    backlogs: dict[int, GroupBacklog] = {}
+    for backlog in (
+        *search.existing_groups(),
+        *search.redacted(),
+        *search.taken_back(),
+        *search.deleted_groups(),
+        *search.deleted_accounts(),
+    ):
+        former = backlogs.get(backlog.group_key)
+        backlogs[backlog.group_key] = _merge(former, backlog) if former else backlog
+    return backlogs
 
 
-def _is_there(connection: sqlite3.Connection, what: str) -> bool:
+def _has_rows(connection: sqlite3.Connection, table: str) -> bool:
     """Return whether a table, with an optional condition, has any row."""
-    return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {what})").fetchone()[0])
+    return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0])
 
 
-_LIVING = """
+_EXISTING = """
 , reaching AS (
     SELECT *, min(cutoff, erasable_before) AS aged_before FROM governed_groups WHERE erasable_before > 0 {only}
 ), looked AS (
@@ -213,7 +220,7 @@ class _Search:
         self._now = now
         only = "" if group_key is None else f"AND group_key = {group_key:d}"
         self._conditions = _conditions(Bounds().as_needed(connection)) | {
-            "columns": COLUMNS,
+            "columns": POLICY_COLUMNS,
             "held": HELD_SENDERS,
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
@@ -227,10 +234,10 @@ class _Search:
         self._last_runs = runs.last_successes(connection)
         self._last_run = max(self._last_runs.values(), default=0)
 
-    def living(self) -> Iterator[GroupBacklog]:
-        """Yield the living groups with messages that are overdue by age, by fetches or by a mark."""
-        for row in self._rows(_LIVING):
-            policy = of_row(*row[:6])
+    def existing_groups(self) -> Iterator[GroupBacklog]:
+        """Yield the existing groups with messages that are overdue by age, by fetches or by a mark."""
+        for row in self._rows(_EXISTING):
+            policy = policy_of_row(*row[:6])
             by_policy, by_mark = [], []
             for created_at in (row["aged_hot"], row["aged_archived"]):
                 if created_at is None:
@@ -246,72 +253,76 @@ class _Search:
             ):
                 if created_at is not None:
                     last_run = self._last_run if is_marked else self._last_run_over(policy)
-                    fetched = by_mark if is_marked else by_policy
-                    fetched.append(max(last_run, created_at + policy.min_lifetime))
-            decided = self._decided(row["group_id"])
-            by_both = (self._earliest(by_policy, decided), self._earliest(by_mark, decided))
+                    due_times = by_mark if is_marked else by_policy
+                    due_times.append(max(last_run, created_at + policy.min_lifetime))
+            decided_at = self._last_decision(row["group_id"])
+            by_both = (self._earliest(by_policy, decided_at), self._earliest(by_mark, decided_at))
             yield GroupBacklog(row["group_key"], policy, *by_both)
 
     def redacted(self) -> Iterator[GroupBacklog]:
         """Yield the groups with self-destructing messages that are redacted for all readers. Any run erases these."""
-        if not _is_there(self._connection, "self_destructing"):
+        if not _has_rows(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
-            policy = of_row(*row[:6])
-            ended = max(row["ends_at"], self._last_run)  # it may have ended because a reader left
-            since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            policy = policy_of_row(*row[:6])
+            ended_at = max(row["ends_at"], self._last_run)  # it may have ended because a reader left
+            since = max(ended_at, row["created_at"] + policy.min_lifetime, self._last_decision(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, since)
 
     def taken_back(self) -> Iterator[GroupBacklog]:
         """Yield the groups with messages that were taken back and are in the hot store. Any run erases these."""
-        if not _is_there(self._connection, "taken_back"):
+        if not _has_rows(self._connection, "taken_back"):
             return
         for row in self._rows(_TAKEN_BACK):
-            policy = of_row(*row[:6])
-            taken = max(row["taken_at"], self._last_run)  # the last run may have been planned before
-            since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            policy = policy_of_row(*row[:6])
+            taken_at = max(row["taken_at"], self._last_run)  # the last run may have been planned before
+            since = max(taken_at, row["created_at"] + policy.min_lifetime, self._last_decision(row["group_id"]))
             yield GroupBacklog(row["group_key"], policy, None, min(self._now, since))
 
     def deleted_groups(self) -> Iterator[GroupBacklog]:
         """Yield the deleted groups with messages that could be erased."""
-        if not _is_there(self._connection, "tombstones"):
+        if not _has_rows(self._connection, "tombstones"):
             return
         for row in self._rows(_DELETED_GROUPS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
             since = max(row["deleted_at"], oldest + policy.min_lifetime)
-            yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+            yield GroupBacklog(
+                row["group_key"], policy, None, self._earliest([since], self._last_decision(row["group_id"]))
+            )
 
     def deleted_accounts(self) -> Iterator[GroupBacklog]:
         """Yield groups with messages of deleted accounts that could be erased."""
-        if not _is_there(self._connection, "user_tombstones"):
+        if not _has_rows(self._connection, "user_tombstones"):
             return
         for row in self._rows(_DELETED_ACCOUNTS):
-            policy = of_row(*row[:6])
+            policy = policy_of_row(*row[:6])
             since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
-            yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+            yield GroupBacklog(
+                row["group_key"], policy, None, self._earliest([since], self._last_decision(row["group_id"]))
+            )
 
-    def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
-        """Return the earliest of ``seconds``, limited to ``decided`` and now; None if there are none.
+    def _earliest(self, seconds: Sequence[int], decided_at: int) -> int | None:
+        """Return the earliest of ``seconds``, limited to ``decided_at`` and now; None if there are none.
 
         Times may be in the future if the clock was ahead.
         """
-        return min(self._now, max(min(seconds), decided)) if seconds else None
+        return min(self._now, max(min(seconds), decided_at)) if seconds else None
 
     def _rows(self, query: str) -> list[sqlite3.Row]:
-        text = f"WITH {GOVERNED}{query.format(**self._conditions)}"
-        return self._connection.execute(text, self._values).fetchall()
+        full_query = f"WITH {GOVERNED}{query.format(**self._conditions)}"
+        return self._connection.execute(full_query, self._values).fetchall()
 
     def _last_run_over(self, policy: GroupPolicy) -> int:
         """Return the start of the last successful run that covers a policy; 0 if there is none."""
-        covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
-        return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
+        job_names = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
+        return max((at for job, at in self._last_runs.items() if not self._schedule or job in job_names), default=0)
 
-    def _decided(self, group_id: bytes) -> int:
+    def _last_decision(self, group_id: bytes) -> int:
         """Return the time of the last decision by an operator or admin about the group or all groups; 0 if unknown."""
-        return max(self._decided_about(group_id), self._decided_about_all)
+        return max(self._last_decision_about(group_id), self._last_decision_about_all)
 
-    def _decided_about(self, subject_id: bytes) -> int:
+    def _last_decision_about(self, subject_id: bytes) -> int:
         row = self._connection.execute(
             "SELECT at FROM audit WHERE subject_id = ? AND action != ? ORDER BY audit_id DESC LIMIT 1",
             (subject_id, AuditAction.MESSAGE_TAKEN_BACK),  # about one message, with its own time
@@ -319,12 +330,12 @@ class _Search:
         return int(row[0]) if row else 0
 
     @cached_property
-    def _decided_about_all(self) -> int:
+    def _last_decision_about_all(self) -> int:
         """The time of the last decision about the server, or of the last release of a hold on a user."""
-        released = self._connection.execute(
+        released_at = self._connection.execute(
             "SELECT max(at) FROM audit WHERE action = ?", (AuditAction.USER_RELEASED,)
         ).fetchone()[0]
-        return max(self._decided_about(b""), released or 0)
+        return max(self._last_decision_about(b""), released_at or 0)
 
 
 def _conditions(bounds: Bounds) -> dict[str, str]:

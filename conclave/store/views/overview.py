@@ -27,7 +27,7 @@ MAX_HOLDS = 100
 
 @dataclass(frozen=True)
 class PolicyCount:
-    """The number of groups with a policy. Lifetimes are those of GroupPolicy. ``source``: what sets the lifetime."""
+    """The number of groups with a policy. Lifetimes: see GroupPolicy. ``source``: the source of the lifetime."""
 
     lifetime: int
     min_lifetime: int
@@ -37,7 +37,7 @@ class PolicyCount:
 
 @dataclass(frozen=True)
 class OverdueGroup:
-    """A group with something that could be erased already. ``is_late`` and the two others: see ``GroupBacklog``."""
+    """A group with messages that could already be erased. ``is_late`` and the two others: see ``GroupBacklog``."""
 
     group_id: str
     name: str
@@ -51,7 +51,7 @@ class OverdueGroup:
 
 @dataclass(frozen=True)
 class LaggingGroup:
-    """A delete-after-fetch group in which some members have not fetched what others have."""
+    """A delete-after-fetch group in which some members have not fetched messages that others have."""
 
     group_id: str
     name: str
@@ -90,32 +90,32 @@ class Overview:
 
 def read_overview(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> Overview:
     """Return the overview at the Unix second ``now``. ``schedule``: see ``GroupBacklog.is_late``."""
-    due = overdue.find(connection, now, schedule=schedule)
-    waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
-    held = holds.list_all(connection)
-    archived = connection.execute(
+    backlogs = overdue.find(connection, now, schedule=schedule)
+    lagging = sorted(_lagging_groups(connection), key=lambda each: each[1], reverse=True)
+    all_holds = holds.list_all(connection)
+    archived_row = connection.execute(
         "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts"
     ).fetchone()
     return Overview(
         at=now,
-        groups=_number(connection, "SELECT count(*) FROM groups"),
-        users=_number(connection, "SELECT count(*) FROM users"),
+        groups=_query_number(connection, "SELECT count(*) FROM groups"),
+        users=_query_number(connection, "SELECT count(*) FROM users"),
         policies=_policies(connection),
-        overdue=list(_named(connection, due, schedule, now)),
-        overdue_groups=len(due),
-        late_groups=sum(each.is_late(schedule, now) for each in due.values()),
-        waiting=[_described(connection, *each) for each in waiting[:MAX_LISTED]],
-        waiting_groups=len(waiting),
-        holds=held[: -MAX_HOLDS - 1 : -1],
-        hold_count=len(held),
+        overdue=list(_overdue_groups(connection, backlogs, schedule, now)),
+        overdue_groups=len(backlogs),
+        late_groups=sum(each.is_late(schedule, now) for each in backlogs.values()),
+        waiting=[_lagging_group(connection, *each) for each in lagging[:MAX_LISTED]],
+        waiting_groups=len(lagging),
+        holds=all_holds[: -MAX_HOLDS - 1 : -1],
+        hold_count=len(all_holds),
         runs=runs.last(connection, HISTORY_ROWS),
-        archived_messages=archived[0],
-        archived_bytes=archived[1],
+        archived_messages=archived_row[0],
+        archived_bytes=archived_row[1],
     )
 
 
 def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
-    """Count the living groups by policy, most frequent first."""
+    """Count the existing groups by policy, most frequent first."""
     rows = connection.execute(
         "SELECT effective_expiry, least_lifetime, policy_source, count(*) AS count FROM groups GROUP BY 1, 2, 3"
         " ORDER BY count DESC"
@@ -123,11 +123,14 @@ def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
     return [PolicyCount(*row) for row in rows]
 
 
-def _named(
-    connection: sqlite3.Connection, due: Mapping[int, GroupBacklog], schedule: Sequence[tuple[Scope, int]], now: int
+def _overdue_groups(
+    connection: sqlite3.Connection,
+    backlogs: Mapping[int, GroupBacklog],
+    schedule: Sequence[tuple[Scope, int]],
+    now: int,
 ) -> Iterator[OverdueGroup]:
     """Yield the groups that are overdue for longest."""
-    for each in sorted(due.values(), key=lambda one: one.since)[:MAX_LISTED]:
+    for each in sorted(backlogs.values(), key=lambda one: one.since)[:MAX_LISTED]:
         row = connection.execute(
             "SELECT group_id, group_name FROM groups WHERE group_key = ?1"
             " UNION ALL SELECT group_id, '' FROM tombstones WHERE group_key = ?1",
@@ -135,10 +138,10 @@ def _named(
         ).fetchone()
         group_id, name = row or (b"", "")
         by_policy, by_mark = each.by_policy is not None, each.by_mark is not None
-        yield OverdueGroup(_text(group_id), name, each.since, each.is_late(schedule, now), by_policy, by_mark)
+        yield OverdueGroup(_uuid_text(group_id), name, each.since, each.is_late(schedule, now), by_policy, by_mark)
 
 
-def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+def _lagging_groups(connection: sqlite3.Connection) -> list[tuple[int, int]]:
     """Return the delete-after-fetch groups with lagging members: the key, and the difference of the watermarks."""
     rows = connection.execute(
         f"WITH {GOVERNED}, reached AS (SELECT group_key, gone,"
@@ -150,25 +153,27 @@ def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def _described(connection: sqlite3.Connection, group_key: int, numbers: int) -> LaggingGroup:
-    group_id, name, gone_below, most = connection.execute(
+def _lagging_group(connection: sqlite3.Connection, group_key: int, numbers: int) -> LaggingGroup:
+    group_id, name, gone_below, max_watermark = connection.execute(
         "SELECT group_id, group_name, gone_below,"
         " (SELECT max(watermark) FROM members WHERE members.group_key = groups.group_key)"
         " FROM groups WHERE group_key = ?",
         (group_key,),
     ).fetchone()
-    behind = _number(connection, "SELECT count(*) FROM members WHERE group_key = ? AND watermark < ?", group_key, most)
+    behind = _query_number(
+        connection, "SELECT count(*) FROM members WHERE group_key = ? AND watermark < ?", group_key, max_watermark
+    )
     oldest = connection.execute(
         "SELECT created_at FROM messages WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?"
         " ORDER BY sequence_num LIMIT 1",
-        (group_key, max(gone_below, most - numbers), most),
+        (group_key, max(gone_below, max_watermark - numbers), max_watermark),
     ).fetchone()
-    return LaggingGroup(_text(group_id), name, behind, numbers, oldest[0] if oldest else None)
+    return LaggingGroup(_uuid_text(group_id), name, behind, numbers, oldest[0] if oldest else None)
 
 
-def _number(connection: sqlite3.Connection, sql: str, *values: int) -> int:
+def _query_number(connection: sqlite3.Connection, sql: str, *values: int) -> int:
     return int(connection.execute(sql, values).fetchone()[0])
 
 
-def _text(group_id: bytes) -> str:
+def _uuid_text(group_id: bytes) -> str:
     return str(UUID(bytes=group_id)) if group_id else ""

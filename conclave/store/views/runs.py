@@ -99,13 +99,15 @@ def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int) -> list[Advice]:
-    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs after ``now`` do not count."""
-    known = [run for run in history if run.outcome == "ok" and run.started_at <= now]
-    found = []
+    """Return advice on the interval of each job, based on its runs in the history. Runs after ``now`` do not count."""
+    successful_runs = [run for run in history if run.outcome == "ok" and run.started_at <= now]
+    advice_list = []
     for scope, interval in jobs:
         setting = "cleanup_interval" if scope.is_housekeeping else f"the interval of the purge job {scope.name}"
-        found.append(advise(scope.name, setting, [_cost(run) for run in known if run.job == scope.name], interval))
-    return found
+        advice_list.append(
+            advise(scope.name, setting, [_cost(run) for run in successful_runs if run.job == scope.name], interval)
+        )
+    return advice_list
 
 
 def _cost(run: Run) -> Cost:

@@ -35,15 +35,17 @@ def of_group(
         (group["group_key"],),
     ).fetchone()
     # Skip hot copies of archived messages.
-    hot = "FROM messages WHERE group_key = ? AND sequence_num > ?"
+    from_hot_store = "FROM messages WHERE group_key = ? AND sequence_num > ?"
     if not bytes_too:
-        messages = connection.execute(f"SELECT count(*) {hot}", tuple(group)).fetchone()[0]
+        messages = connection.execute(f"SELECT count(*) {from_hot_store}", tuple(group)).fetchone()[0]
         return StorageUsage(messages + archived, 0)
-    messages, size = connection.execute(f"SELECT count(*), ifnull(sum(size), 0) {hot}", tuple(group)).fetchone()
-    waiting = _waiting(connection, "group_key = ?", group["group_key"]) + _measure_waiting(
+    messages, size = connection.execute(
+        f"SELECT count(*), ifnull(sum(size), 0) {from_hot_store}", tuple(group)
+    ).fetchone()
+    pending_bytes = _invite_bytes(connection, "group_key = ?", group["group_key"]) + _body_bytes(
         connection, "SELECT welcome_body FROM welcomes WHERE group_key = ?", group["group_key"]
     )
-    return StorageUsage(messages + archived, size + archived_bytes + waiting)
+    return StorageUsage(messages + archived, size + archived_bytes + pending_bytes)
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes) -> StorageUsage:
@@ -52,18 +54,18 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> StorageUsage:
     Archived messages are not counted: the index does not have their senders.
     """
     messages, size = usage_of_sender(connection, user_id)
-    return StorageUsage(messages, size + _waiting(connection, "inviter_id = ?", user_id))
+    return StorageUsage(messages, size + _invite_bytes(connection, "inviter_id = ?", user_id))
 
 
-def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> int:
+def _invite_bytes(connection: sqlite3.Connection, condition: str, value: bytes | int) -> int:
     """Return the bytes of pending invites."""
-    return _measure_waiting(
-        connection, f"SELECT commit_body, welcome_body, group_info_body FROM invites WHERE {which}", value
+    return _body_bytes(
+        connection, f"SELECT commit_body, welcome_body, group_info_body FROM invites WHERE {condition}", value
     )
 
 
-def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | int) -> int:
-    ids = [body for row in connection.execute(rows, (value,)) for body in row]
+def _body_bytes(connection: sqlite3.Connection, query: str, value: bytes | int) -> int:
+    ids = [body for row in connection.execute(query, (value,)) for body in row]
     return sum(bodies.sizes(connection, ids))
 
 
@@ -75,5 +77,5 @@ def hot_bytes(connection: sqlite3.Connection, group_key: int) -> int:
 
 def groups_of_admin(connection: sqlite3.Connection, user_id: bytes) -> int:
     """Return the number of groups in which a user is an admin."""
-    found = connection.execute("SELECT count(*) FROM members WHERE user_id = ? AND role = 'admin'", (user_id,))
-    return int(found.fetchone()[0])
+    cursor = connection.execute("SELECT count(*) FROM members WHERE user_id = ? AND role = 'admin'", (user_id,))
+    return int(cursor.fetchone()[0])

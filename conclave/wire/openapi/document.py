@@ -94,8 +94,8 @@ def document(
     spec.components.security_scheme(_SECURITY, _security(auth_header))
     for schema in (schema_instance(ErrorResponse), *map(schema_of, EVENTS.values())):
         spec.components.schema(type(schema).__name__, schema=schema)
-    for name, streaming in event_schemas().items():
-        spec.components.schema(name, streaming)
+    for name, event_schema in event_schemas().items():
+        spec.components.schema(name, event_schema)
     for error in dict.fromkeys(error for endpoint in endpoints for error in errors_of(endpoint)):
         spec.components.example(_name(error), _example(error))
     for tag, module in {_tag(endpoint): inspect.getmodule(endpoint.handler) for endpoint in endpoints}.items():
@@ -107,15 +107,15 @@ def document(
 
 def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
     """Return all errors of an endpoint: the common ones, and those in ``refuses``."""
-    found: list[type[e.ApiError]] = []
+    errors: list[type[e.ApiError]] = []
     if not endpoint.public:
-        found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
+        errors += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
     if endpoint.query or any(_is_id(name) or name in _NUMBERS for name in _names_in(endpoint.path)):
-        found += [e.InvalidValueError]
+        errors += [e.InvalidValueError]
     if endpoint.body:
-        found += [e.BadRequestError, e.InvalidValueError, e.BodyTooLargeError, e.UnsupportedMediaTypeError]
-    found += [*_BY_ROLE.get(endpoint.who, ()), *endpoint.refuses, e.ApiError, e.UnavailableError, e.StorageFullError]
-    return list(dict.fromkeys(found))
+        errors += [e.BadRequestError, e.InvalidValueError, e.BodyTooLargeError, e.UnsupportedMediaTypeError]
+    errors += [*_BY_ROLE.get(endpoint.who, ()), *endpoint.refuses, e.ApiError, e.UnavailableError, e.StorageFullError]
+    return list(dict.fromkeys(errors))
 
 
 def _security(auth_header: str) -> dict[str, str]:
@@ -181,13 +181,15 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 def _success(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     if endpoint.media_type:
-        shown: dict[str, Any] = {"schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}}
+        content: dict[str, Any] = {
+            "schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}
+        }
         if endpoint.media_type == "text/event-stream":
-            shown |= {
+            content |= {
                 "example": "".join(_event(name, kind) for name, kind in EVENTS.items()),
                 "x-itemSchema": EVENT_REF,
             }
-        return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
+        return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: content}}
     if endpoint.answer is None:
         return {"description": "Done. The response has no body."}
     schema = schema_of(endpoint.answer)
@@ -217,7 +219,7 @@ def _error_responses(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[st
 def _error_response(
     endpoint: Endpoint, kinds: Sequence[type[e.ApiError]], formats: tuple[Format, ...]
 ) -> dict[str, Any]:
-    shown = {_name(kind): {"$ref": f"#/components/examples/{_name(kind)}"} for kind in kinds}
+    example_references = {_name(kind): {"$ref": f"#/components/examples/{_name(kind)}"} for kind in kinds}
     lines = [f"- {kind.code} `{kind.code.name.lower()}`: {_error_text(kind)}" for kind in kinds]
     answer: dict[str, Any] = {
         "description": "\n".join([HTTPStatus(kinds[0].status).phrase, "", *lines]),
@@ -225,7 +227,7 @@ def _error_response(
             (endpoint.format,) if endpoint.format else formats,
             "ErrorResponse",
             schema_instance(ErrorResponse),
-            {"examples": shown},
+            {"examples": example_references},
         ),
     }
     if any(issubclass(kind, (e.TooManyRequestsError, e.UnavailableError)) for kind in kinds):
@@ -248,10 +250,10 @@ def _example(kind: type[e.ApiError]) -> dict[str, Any]:
     return {"summary": f"{kind.code} {name}", "value": value}
 
 
-def _content(formats: Sequence[Format], message: str, schema: Any, shown: dict[str, Any]) -> dict[str, Any]:
+def _content(formats: Sequence[Format], message: str, schema: Any, example_fields: dict[str, Any]) -> dict[str, Any]:
     package = conclave_pb2.DESCRIPTOR.package
     binary = {"type": "string", "format": "binary", "title": f"{package}.{message}"}
-    kinds = {Format.JSON: {"schema": schema} | shown, Format.PROTOBUF: {"schema": binary}}
+    kinds = {Format.JSON: {"schema": schema} | example_fields, Format.PROTOBUF: {"schema": binary}}
     return {each.value: kinds[each] for each in formats}
 
 
@@ -260,17 +262,17 @@ def event_schemas() -> dict[str, dict[str, Any]]:
 
     Each has the name of the event, and its data parsed as JSON.
     """
-    described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _LOST_COUNT)} | {
-        name: (docstring_text(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
-    }
-    found = {_event_type(name): _event_schema(name, about, data) for name, (about, data) in described.items()}
-    to = {name: f"#/components/schemas/{_event_type(name)}" for name in described}
-    found[_ANY_EVENT] = {
+    descriptions = {
+        _LAGGED: ("Events were lost: read your whole state again. The data says how many.", _LOST_COUNT)
+    } | {name: (docstring_text(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()}
+    schemas = {_event_type(name): _event_schema(name, about, data) for name, (about, data) in descriptions.items()}
+    references = {name: f"#/components/schemas/{_event_type(name)}" for name in descriptions}
+    schemas[_ANY_EVENT] = {
         "description": "An event of `GET /events`: the value of its `event` line, and that of its `data` line as JSON.",
-        "oneOf": [{"$ref": each} for each in to.values()],
-        "discriminator": {"propertyName": "event", "mapping": to},
+        "oneOf": [{"$ref": each} for each in references.values()],
+        "discriminator": {"propertyName": "event", "mapping": references},
     }
-    return found
+    return schemas
 
 
 def _event_type(event: str) -> str:

@@ -1,4 +1,4 @@
-"""Makes an example of each message, from values by field name."""
+"""Creates an example of each message, from values by field name."""
 
 import base64
 from typing import Any
@@ -79,14 +79,14 @@ _VALUES: dict[str, Any] = {
 }
 """Example values by field name. Other fields get an example of their type."""
 
-_LEFT_OUT = {"UploadKeyPackageRequest": {"key_package_data"}}
+_OMITTED_FIELDS = {"UploadKeyPackageRequest": {"key_package_data"}}
 """Fields that an example omits, since it has the alternative fields."""
 
 
 def example(schema: Schema) -> dict[str, Any]:
     """Return an example of a message in JSON."""
-    left_out = _LEFT_OUT.get(type(schema).__name__, ())
-    return {name: example_of(name, field) for name, field in schema.fields.items() if name not in left_out}
+    omitted_fields = _OMITTED_FIELDS.get(type(schema).__name__, ())
+    return {name: example_of(name, field) for name, field in schema.fields.items() if name not in omitted_fields}
 
 
 def example_of(name: str, field: fields.Field[Any] | None = None) -> Any:

@@ -34,37 +34,37 @@ class _Converter(OpenAPIConverter):
 
     def schema2jsonschema(self, schema: Schema) -> dict[str, Any]:
         """Convert a schema. A response has every field. Clients have to ignore unknown ones."""
-        found: dict[str, Any] = super().schema2jsonschema(schema)  # type: ignore[no-untyped-call]
-        found["description"] = docstring_text(type(schema))
+        converted: dict[str, Any] = super().schema2jsonschema(schema)  # type: ignore[no-untyped-call]
+        converted["description"] = docstring_text(type(schema))
         if isinstance(schema, ResponseSchema):
-            del found["additionalProperties"]
-            found["required"] = sorted(found["properties"])
-            _refine(found["properties"], type(schema).__name__)
-        return found
+            del converted["additionalProperties"]
+            converted["required"] = sorted(converted["properties"])
+            _refine(converted["properties"], type(schema).__name__)
+        return converted
 
     def field2property(self, field: fields.Field[Any]) -> dict[str, Any]:
         """Convert a field."""
-        shown = copy.copy(field)
-        not_empty = [rule for rule in field.validators if isinstance(rule, NotEmpty)]
-        shown.validators = [rule for rule in field.validators if rule not in not_empty]
-        shown.validators += [rule.rule for rule in not_empty if rule.rule]
-        shown.allow_none = False
+        plain_field = copy.copy(field)
+        not_empty_rules = [rule for rule in field.validators if isinstance(rule, NotEmpty)]
+        plain_field.validators = [rule for rule in field.validators if rule not in not_empty_rules]
+        plain_field.validators += [rule.rule for rule in not_empty_rules if rule.rule]
+        plain_field.allow_none = False
         if not isinstance(field.load_default, int):
-            shown.load_default = missing  # an empty default need not be shown
-        found: dict[str, Any] = super().field2property(shown)
-        _write_text(found, shown)
+            plain_field.load_default = missing  # an empty default is omitted
+        converted: dict[str, Any] = super().field2property(plain_field)
+        _write_text(converted, plain_field)
         if isinstance(field, QueryInteger):
-            found["description"] = f"More than {field.most} counts as {field.most}."
+            converted["description"] = f"More than {field.most} counts as {field.most}."
         if isinstance(field.parent, QuerySchema):
-            found["examples"] = [example_of(str(field.name), field)]
-        if not_empty:
-            least = "minItems" if isinstance(field, fields.List) else "minLength"
-            found[least] = max(found.get(least, 0), 1)
+            converted["examples"] = [example_of(str(field.name), field)]
+        if not_empty_rules:
+            minimum_keyword = "minItems" if isinstance(field, fields.List) else "minLength"
+            converted[minimum_keyword] = max(converted.get(minimum_keyword, 0), 1)
         if isinstance(field, BoundedList):
-            found["maxItems"] = field.most
+            converted["maxItems"] = field.most
         if isinstance(field.parent, RequestSchema) and not field.required:
-            _allow_null(found)
-        return found
+            _allow_null(converted)
+        return converted
 
 
 class Plugin(MarshmallowPlugin):
@@ -76,35 +76,35 @@ class Plugin(MarshmallowPlugin):
         super().__init__(schema_name_resolver=lambda schema: type(schema).__name__)
 
 
-def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
+def _write_text(json_schema: dict[str, Any], field: fields.Field[Any]) -> None:
     """Add the rules of texts, ids and other bytes."""
     if isinstance(field, Bytes):
         # The rules count bytes. Base64 has four characters for three bytes.
-        lengths = {name: -(-found[name] // 3) * 4 for name in ("minLength", "maxLength") if name in found}
+        lengths = {name: -(-json_schema[name] // 3) * 4 for name in ("minLength", "maxLength") if name in json_schema}
         # Not format byte, which OpenAPI 3.1 has removed: generators would decode it to text.
-        found |= {"contentEncoding": "base64", "pattern": BASE64} | lengths
+        json_schema |= {"contentEncoding": "base64", "pattern": BASE64} | lengths
     elif isinstance(field, Identifier):
-        found["format"] = "uuid"
-    elif "pattern" in found:
-        found["pattern"] = _ecma(found["pattern"])
+        json_schema["format"] = "uuid"
+    elif "pattern" in json_schema:
+        json_schema["pattern"] = _ecma(json_schema["pattern"])
     for rule in field.validators:
         if isinstance(rule, validate.Regexp | validate.Length | validate.Range) and "{" not in (rule.error or "{"):
-            found["description"] = f"{str(rule.error)[0].upper()}{str(rule.error)[1:]}."
+            json_schema["description"] = f"{str(rule.error)[0].upper()}{str(rule.error)[1:]}."
 
 
 def _ecma(pattern: str) -> str:
     """Convert a Python pattern, which matches from the beginning, to JSON Schema."""
-    written = pattern.replace(r"\Z", "$")
-    return f"^(?:{written})" if "|" in written else f"^{written}"
+    ecma_pattern = pattern.replace(r"\Z", "$")
+    return f"^(?:{ecma_pattern})" if "|" in ecma_pattern else f"^{ecma_pattern}"
 
 
-def _allow_null(found: dict[str, Any]) -> None:
-    if "$ref" in found:
-        found["anyOf"] = [{"$ref": found.pop("$ref")}, {"type": "null"}]
+def _allow_null(json_schema: dict[str, Any]) -> None:
+    if "$ref" in json_schema:
+        json_schema["anyOf"] = [{"$ref": json_schema.pop("$ref")}, {"type": "null"}]
         return
-    found["type"] = [found["type"], "null"]
-    if "enum" in found:
-        found["enum"] = [*found["enum"], None]
+    json_schema["type"] = [json_schema["type"], "null"]
+    if "enum" in json_schema:
+        json_schema["enum"] = [*json_schema["enum"], None]
 
 
 def _refine(properties: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Base classes of schemas, the query of lists, and schemas made from the classes of responses and events."""
+"""Base classes of schemas, the query of lists, and schemas derived from the classes of responses and events."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -39,13 +39,13 @@ class _LoadingSchema(Schema):
     def load(self, data: Any, **options: Any) -> Any:
         """Load ``data`` into a ``result_class``. Raises ValidationError."""
         try:
-            loaded = super().load(data, **options)
+            values = super().load(data, **options)
         except ValidationError as error:
             # The traceback references marshmallow's frame, and that the error: a cycle that would keep the whole body
             # in memory until garbage collection.
             raise error.with_traceback(None)  # noqa: B904 - the same error
         # A hook of marshmallow would do the same, but slower.
-        return self.result_class(**loaded)
+        return self.result_class(**values)
 
 
 class RequestSchema(_LoadingSchema):
@@ -76,9 +76,9 @@ class RequestSchema(_LoadingSchema):
             return data  # a nested value of the wrong type
         unknown = [name for name in data if name not in self.fields]
         if len(unknown) > MAX_FIELD_ERRORS:
-            # Only these are named in the response. An error list for each field would be slow.
-            named = {name: [_UNKNOWN] for name in unknown[:MAX_FIELD_ERRORS]}
-            raise ValidationError({**named, MORE_ERRORS: len(unknown) - MAX_FIELD_ERRORS})
+            # The response names only these. An error list for each field would be slow.
+            errors = {name: [_UNKNOWN] for name in unknown[:MAX_FIELD_ERRORS]}
+            raise ValidationError({**errors, MORE_ERRORS: len(unknown) - MAX_FIELD_ERRORS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
@@ -121,10 +121,10 @@ def schema_of(kind: type[WireMessage]) -> ResponseSchema:
     """
     if kind not in _SCHEMAS:
         hints = get_type_hints(kind)
-        made: dict[str, Any] = {"__doc__": kind.__doc__}
+        attributes: dict[str, Any] = {"__doc__": kind.__doc__}
         for each in dataclasses.fields(kind):  # type: ignore[arg-type]  # all of them are dataclasses
-            made[each.name] = each.metadata.get("field") or _field(hints[each.name])
-        _SCHEMAS[kind] = type(kind.wire, (ResponseSchema,), made)()
+            attributes[each.name] = each.metadata.get("field") or _field(hints[each.name])
+        _SCHEMAS[kind] = type(kind.wire, (ResponseSchema,), attributes)()
     return _SCHEMAS[kind]
 
 

@@ -10,13 +10,13 @@ from conclave.wire.schemas.base import QuerySchema
 
 @dataclass(frozen=True)
 class Listen:
-    """The format of the events. ``format``: "" for that of the session."""
+    """The format of the events. ``format``: "" for the session's format."""
 
     format: str
 
 
 class EventsQuery(QuerySchema):
-    """The format of the events. Default: that of the session."""
+    """The format of the events. Default: the session's format."""
 
     result_class = Listen
 

@@ -8,7 +8,7 @@ from conclave.wire.schemas.base import RequestSchema
 
 @dataclass(frozen=True)
 class EscrowInvite:
-    """The invitee, and the messages for the time of acceptance."""
+    """The invitee, and the messages to publish on acceptance."""
 
     invitee_id: bytes
     commit_message: bytes
@@ -17,7 +17,7 @@ class EscrowInvite:
 
 
 class EscrowInviteRequest(RequestSchema):
-    """An invite, with the commit, the welcome and the group info for the time of acceptance."""
+    """An invite, with the commit, the welcome and the group info that take effect on acceptance."""
 
     result_class = EscrowInvite
 

@@ -1,4 +1,4 @@
-"""Uploading key packages, and taking those of users to invite."""
+"""Uploading key packages, and taking the key packages of users to invite."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from conclave.wire.fields import (
 from conclave.wire.schemas.base import RequestSchema
 
 MAX_PACKAGES = 100
-"""The most key packages in a request, in both forms together: ten times the number that is stored."""
+"""The most key packages in a request, in both forms together: ten times the number that the server stores."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class UploadKeyPackages:
     @property
     def regular(self) -> list[bytes]:
         """The regular packages of both forms."""
-        listed = [each.data for each in self.entries if not each.is_last_resort]
-        return [self.key_package_data, *listed] if self.key_package_data else listed
+        packages = [each.data for each in self.entries if not each.is_last_resort]
+        return [self.key_package_data, *packages] if self.key_package_data else packages
 
     @property
     def last_resorts(self) -> list[bytes]:

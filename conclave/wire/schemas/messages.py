@@ -41,7 +41,7 @@ _ODD = frozenset("%+;#")
 class SendMessage:
     """A message to send. ``self_destruct_seconds``: how long each reader sees it after reading; 0: for ever.
 
-    ``send_id``: the client's id of the send, by which a repetition is recognised; b"" if absent.
+    ``send_id``: the client's id of the send, by which the server recognises a retry; b"" if absent.
     """
 
     mls_message: bytes
@@ -53,10 +53,10 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
     """Parse a simple body: in JSON, one with only the message. None for any other."""
     try:
         if written_in is Format.PROTOBUF:
-            parsed = conclave_pb2.SendMessageRequest.FromString(body)
-            message, seconds, send_id = parsed.mls_message, parsed.self_destruct_seconds, parsed.send_id
-            is_right = message and seconds <= MAX_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
-            return SendMessage(message, seconds, send_id) if is_right else None
+            request = conclave_pb2.SendMessageRequest.FromString(body)
+            message, seconds, send_id = request.mls_message, request.self_destruct_seconds, request.send_id
+            is_valid = message and seconds <= MAX_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
+            return SendMessage(message, seconds, send_id) if is_valid else None
         if formats.count_values(body) != 1:  # more values
             return None
         values = orjson.loads(body)
@@ -71,7 +71,7 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
 class SendMessageRequest(RequestSchema):
     """An opaque MLS message. ``self_destruct_seconds``: how long each reader sees it after reading.
 
-    ``send_id``: an id that the client makes, so that a retry after a lost response does not store it twice.
+    ``send_id``: an id that the client generates, so that a retry after a lost response does not store it twice.
     """
 
     result_class = SendMessage
@@ -97,7 +97,7 @@ def write_number(written_in: Format, sequence_num: int) -> bytes:
 class GetMessages:
     """The messages to fetch. ``include_redacted``: include redacted ones, without their bodies.
 
-    ``confirm``: NEXT if they count as fetched only by the next fetch; "": as the operator has set.
+    ``confirm``: NEXT if they count as fetched only by the next fetch; "": the operator's setting applies.
     """
 
     after: int

@@ -270,9 +270,9 @@ class TestSending:
                 raise error_for(500, 0, "it cannot now", None, None)
             return await send(group_id, payload, **options)
 
-        def encode_resend(again: PendingResend) -> bytes:
-            made.append(again)
-            return again.text.encode()
+        def encode_resend(resend: PendingResend) -> bytes:
+            made.append(resend)
+            return resend.text.encode()
 
         alice.conversation.sync._resender._clock = lambda: now[0]
         both.codec.encode_resend = encode_resend  # type: ignore[method-assign]

@@ -185,7 +185,7 @@ def check(server: Server, people: list[Person]) -> None:
 
 def goes_back(person: Person, kept: bytes, *, read_up_to: int | None = None) -> None:
     """Put an old copy of a person's keys in the place of those that are there. ``read_up_to``: the copy's, if older."""
-    with person.codec._changing(GROUP) as record:
+    with person.codec._change_group(GROUP) as record:
         record.group = MlsGroup.from_bytes(kept, POLICY)
         record.up_to = record.up_to if read_up_to is None else read_up_to
 

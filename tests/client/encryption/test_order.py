@@ -208,7 +208,7 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
 def answers_lost(client: Client, then: ClientError, *, first: ClientError | None = None) -> None:
     """Have the next text stored while its sender hears ``first``, and then ``then`` at each further try."""
     transport, fails = client.transport, first or then
-    once = transport._once
+    once = transport._request_once
 
     async def failing(call: Call, kind: Any, written_in: Any) -> Any:
         nonlocal fails
@@ -219,7 +219,7 @@ def answers_lost(client: Client, then: ClientError, *, first: ClientError | None
         told, fails = fails, then
         raise told
 
-    transport._once = failing  # type: ignore[method-assign]
+    transport._request_once = failing  # type: ignore[method-assign]
 
 
 LOST, BAD_GATEWAY = NoAnswerError("lost"), RefusedError(502, 0, "the gateway says 502")
@@ -246,7 +246,7 @@ async def test_an_own_text_whose_answer_was_lost_can_be_read_when_it_comes_back(
     answers_lost(alice.client, then, first=first)
     with pytest.raises(type(then)):
         await alice.sync.send(group, "said once", send_id=send_id)
-    del alice.client.transport._once
+    del alice.client.transport._request_once
     await alice.sync.send(group, "said once", send_id=send_id)
     await alice.until(lambda: alice.history.fetched_up_to(group) == len(alice.shown(group)) > 0)
     assert alice.shown(group) == ["said once"]

@@ -119,18 +119,18 @@ async def test_a_text_that_is_taken_back_while_the_answer_to_its_repeat_is_lost_
 def loses_an_answer(device: Device) -> tuple[asyncio.Event, asyncio.Event]:
     """Have the next text stored, and its answer lost; return what is set when it is stored, and what to set then."""
     transport = device.client.transport
-    once, is_stored, is_lost = transport._once, asyncio.Event(), asyncio.Event()
+    once, is_stored, is_lost = transport._request_once, asyncio.Event(), asyncio.Event()
 
     async def losing(call: Call, kind: Any, written_in: Any) -> Any:
         answer = await once(call, kind, written_in)
         if call.method == "POST" and call.path.endswith("/messages"):
-            del transport._once
+            del transport._request_once
             is_stored.set()
             await is_lost.wait()
             raise error_for(500, 0, "it has failed", None, None)
         return answer
 
-    transport._once = losing  # type: ignore[method-assign]
+    transport._request_once = losing  # type: ignore[method-assign]
     return is_stored, is_lost
 
 

@@ -62,7 +62,7 @@ async def test_a_silent_connection_takes_at_most_64_kib(running: Running, what: 
         async with saying(running, SILENT[what], MANY):
             await until(lambda: len(set(running.server.site.open) - before) == MANY)
             new = set(running.server.site.open) - before
-            await until(lambda: all(len(each._held) == len(SILENT[what]) for each in new))
+            await until(lambda: all(len(each._buffered_data) == len(SILENT[what]) for each in new))
             more = traced() - start
     # The clients are in this process, too.
     assert more / MANY < 64 * KIB
@@ -78,7 +78,7 @@ async def test_who_sends_and_sends_behind_a_request_under_way_takes_little(runni
             await until(lambda: len(set(running.server.site.open) - before) == 10)
             new = set(running.server.site.open) - before
             await until(lambda: all(each._is_paused for each in new))
-            assert all(len(each._held) <= 64 * KIB for each in new)
+            assert all(len(each._buffered_data) <= 64 * KIB for each in new)
     await until(lambda: set(running.server.site.open) == before)
 
 

@@ -25,7 +25,7 @@ from spark import archive_commands
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveRunError, Hot
 from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
@@ -141,16 +141,16 @@ def test_what_was_removed_changed_doubled_or_planted_is_found(archived: Archived
     table = DeltaTable(str(store.config.archive_path))
     table.delete(f"group_key = {kept} AND sequence_num = 7")
     assert store.verify()["differences"] == [
-        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, where the index has 20"
+        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, but the index has 20"
     ]
     table.update({"mls_message": "X'00'"}, predicate=f"group_key = {timed} AND sequence_num = 7")
     rows = [row for row in store.table().to_pylist() if (row["group_key"], row["sequence_num"]) == (timed, 3)]
     planted = [{**row, "group_key": 99} for row in rows]
     write_deltalake(table, pyarrow.Table.from_pylist(rows + planted), mode="append")
     assert store.verify()["differences"] == [
-        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, where the index has 20",
-        f"{name(store, timed)}, kept for 60d, from 2023-11-13: 1 messages are not as they were archived",
-        f"{name(store, timed)}, kept for 60d, from 2023-11-13: 21 messages, where the index has 20",
+        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, but the index has 20",
+        f"{name(store, timed)}, kept for 60d, from 2023-11-13: 1 messages are damaged: their checksums differ",
+        f"{name(store, timed)}, kept for 60d, from 2023-11-13: 21 messages, but the index has 20",
         f"{name(store, timed)}: 1 numbers are there more than once",
     ]
 
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Arch
 
 def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: RunEnvironment) -> None:
-        raise ArchiveError("the archive: cannot be read")
+        raise ArchiveRunError("the archive: cannot be read")
 
     monkeypatch.setattr(cleanup, "rehearse", fail)
     monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
@@ -208,7 +208,7 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     hot = Hot(config.database, config.policy, running.clock.now())
     dead = cast("SparkSession", Dead())
     archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
-    with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
+    with pytest.raises(ArchiveRunError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 
 
@@ -323,7 +323,7 @@ def test_a_restore_that_makes_no_sense_is_refused(archived: Archived) -> None:
     }
     DeltaTable(str(store.config.archive_path)).delete(f"group_key = {kept} AND sequence_num = 7")
     refused[store.restore(kept)["error"]] = (
-        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, where the index has 20; nothing was restored"
+        f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, but the index has 20; nothing was restored"
     )
     assert list(refused) == list(refused.values())
     assert store.restore(timed)["restored"] == 20

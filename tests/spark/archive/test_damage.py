@@ -91,8 +91,8 @@ def test_verify_tells_whose_messages_are_damaged_and_restore_takes_none_of_them_
     damaged, other = archive_two_groups(store)
     flip(store.config.archive_path, store.at_rest[2])
     [line] = store.verify()["differences"]
-    assert "1 messages are not as they were archived" in line
-    assert "1 messages are not as they were archived; nothing was restored" in store.restore(damaged)["error"]
+    assert "1 messages are damaged: their checksums differ" in line
+    assert "1 messages are damaged: their checksums differ; nothing was restored" in store.restore(damaged)["error"]
     report = store.restore(other)
     assert "CRC checksum verification failed" in report["error"], "its messages lie in the same page"
     assert store.query("SELECT count(*) FROM messages WHERE group_key = ?", other) == [(0,)]

@@ -12,7 +12,7 @@ from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 from tests.support.archive_rows import conditions, look, messages, plan
 from tests.support.damage import misstate
 
@@ -71,7 +71,7 @@ def test_a_file_that_says_it_has_fewer_rows_of_one_column_is_refused(table: Tabl
         for columns, groups in (([a.GROUP_KEY], None), (NUMBERS, [GROUP])):
             try:
                 assert sum(found.num_rows for found in data_files.read(path, columns, groups)) == rows
-            except ArchiveError as error:
+            except ArchiveRunError as error:
                 refused += "where its footer has" in str(error)
     assert refused
 
@@ -83,7 +83,7 @@ def test_a_column_of_another_name_is_no_column_of_the_archive(table: Table) -> N
     overwrite(path, b"group_key", b"group_kez")
     with pytest.raises(MisnamedError, match="are not those of the archive"):
         list(data_files.read(path))
-    with pytest.raises(ArchiveError):
+    with pytest.raises(ArchiveRunError):
         look(table, plan(rows, {1: conditions(gone_below=3)}))
 
 
@@ -108,5 +108,5 @@ def test_what_is_damaged_is_named_although_datafusion_looks_at_no_checksums(tabl
     content = path.read_bytes()
     at = content.index(b"\x28\xb5\x2f\xfd")  # the first page, of zstd
     path.write_bytes(content[: at + 12] + bytes([content[at + 12] ^ 1]) + content[at + 13 :])
-    with pytest.raises(ArchiveError, match=f"{path}: "):
+    with pytest.raises(ArchiveRunError, match=f"{path}: "):
         look(table, plan(rows, {GROUP: conditions(gone_below=3)}))

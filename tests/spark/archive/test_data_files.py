@@ -16,7 +16,7 @@ from conclave.store.archive.moves import ArchiveState
 from spark.archive import columns as a, data_files
 from spark.archive.repair import read_entry
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 
 SENDER = bytes(range(16))
 STATE = ArchiveState("mine", 0, unerased=True, turn=0, former_turn=0)
@@ -99,7 +99,7 @@ def test_a_bit_that_is_another_one_is_told_with_the_file(tmp_path: Path) -> None
     content = bytearray(path.read_bytes())
     content[content.index(rows[a.BODY][1].as_py()) + 150] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ArchiveError, match=f"{path}: .*page integrity.*a-damaged-file"):
+    with pytest.raises(ArchiveRunError, match=f"{path}: .*page integrity.*a-damaged-file"):
         list(data_files.read(path))
 
 

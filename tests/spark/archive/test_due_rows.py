@@ -13,7 +13,7 @@ from conclave.store.resources.receipts import ErasedMessages
 from spark.archive import due_rows
 from spark.archive.due_rows import Measured
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 from tests.support.archive_rows import SPAN, USERS, Alive, conditions, look, messages, plan
 
 OTHER = SPAN + 86_400
@@ -104,7 +104,7 @@ def test_what_the_index_does_not_count_lets_nothing_of_its_partition_go_but_that
     wanted.parts[0] = PartRow(*(*wanted.parts[0].key, 1, 10, 1001, 1010, 11, 1000, 0))
     wanted.parts += plan(others, {1: conditions(cutoff=1007)}, span=OTHER).parts
     found: list[Measured] = []
-    with pytest.raises(ArchiveError, match="where the index has 21"):
+    with pytest.raises(ArchiveRunError, match="where the index has 21"):
         look(table, wanted, into=found)
     assert [each.part.span for each in found] == [OTHER]
 

@@ -9,6 +9,7 @@ from conclave.actions import holds, purges
 from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
 from conclave.archive import tally as archived
+from conclave.archive.faults import UnreadableArchiveError
 from conclave.clock import FakeClock
 from conclave.keys.cipher import OVERHEAD_BYTES
 from conclave.retention import marks
@@ -127,7 +128,7 @@ def test_an_archive_that_cannot_be_read_is_told_in_a_line(store: Store) -> None:
     store.now += 8 * DAY
     store.run()
     store.config.archive_path.rename(store.folder / "elsewhere")
-    with pytest.raises(archived.UnreadableError, match=str(store.config.archive_path)) as told:
+    with pytest.raises(UnreadableArchiveError, match=str(store.config.archive_path)) as told:
         plan(store, group_key, store.now)
     assert "\n" not in str(told.value)
 

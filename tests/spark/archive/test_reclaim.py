@@ -10,7 +10,7 @@ import pytest
 from conclave.archive.status import read_status
 from conclave.config.archive import ArchiveConfig
 from conclave.proof import keys as proof
-from conclave.proof.findings import Finding, ProofPart
+from conclave.proof.findings import ProofFinding, ProofPart
 from conclave.retention import holds
 from conclave.store.archive import reclaiming
 from conclave.store.archive.reclaiming import DeadSpace
@@ -41,7 +41,7 @@ class Deferring(Keyed):
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             return reclaiming.dead(connection)
 
-    def proven(self) -> list[Finding]:
+    def proven(self) -> list[ProofFinding]:
         part = ProofPart("key file")
         proof.examine(part, self.config)
         return part.findings

@@ -19,7 +19,7 @@ from conclave.archive.snapshot import turn_app
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.repair import Repair, Repaired
 from spark.archive.table import Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 
 ID = "mine"
 KNOWN = ArchiveState(ID, version=3, unerased=True, turn=7, former_turn=6)
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_what_is_taken_back_goes_too(stored: Stored) -> None:
 
 def unharmed(stored: Stored, state: ArchiveState, told: str) -> None:
     before = stored.content()
-    with pytest.raises(ArchiveError, match=told):
+    with pytest.raises(ArchiveRunError, match=told):
         stored.repair(state)
     assert stored.content() == before
 
@@ -200,7 +200,7 @@ def test_nothing_is_taken_back_that_the_hot_store_names(stored: Stored) -> None:
     zeros(stored.entry(2))
     assert not stored.repair(), "whoever opens the table tells of it"
     zeros(stored.data(4))
-    with pytest.raises(ArchiveError, match="cannot be read"):
+    with pytest.raises(ArchiveRunError, match="cannot be read"):
         stored.repair()
     assert stored.entry(7).exists()
 
@@ -228,7 +228,7 @@ def test_nothing_is_taken_back_of_runs_that_the_database_does_not_know(stored: S
 
 def test_nothing_is_taken_back_of_another_databases_archive(stored: Stored) -> None:
     zeros(stored.data(4))
-    unharmed(stored, replace(KNOWN, archive_id="other"), "is the archive of another database")
+    unharmed(stored, replace(KNOWN, archive_id="other"), "belongs to another database")
 
 
 def test_nothing_is_taken_back_when_the_disk_fails(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_taken_back_when_the_disk_fails(stored: Stored, monkeypatch: 
 
     monkeypatch.setattr(Path, "read_bytes", fail)
     for victim in (stored.data(4), stored.entry(6)):  # noqa: B007 - fail looks at it
-        with pytest.raises(ArchiveError, match=r"cannot be read: .*Input/output error"):
+        with pytest.raises(ArchiveRunError, match=r"cannot be read: .*Input/output error"):
             stored.repair()
     assert stored.spans() == [0, 2, 3, 4]
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.table import NotDurableError, Table
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveRunError
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def table(tmp_path: Path) -> Table:
 
 def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
     (table.path / "_delta_log" / f"{1:020d}.json").write_bytes(bytes(100))
-    with pytest.raises(ArchiveError, match="cannot be read: ") as told:
+    with pytest.raises(ArchiveRunError, match="cannot be read: ") as told:
         table.prepare(lambda: ArchiveState("mine", 2, unerased=False, turn=0, former_turn=0), is_new=False)
     assert "\n" not in str(told.value)
 
@@ -33,7 +33,7 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
 @pytest.mark.parametrize("name", ["a%20b", "a[b]c", "{a,b}", "a*", "a\\b"])
 def test_no_archive_is_made_where_it_could_not_be_read(tmp_path: Path, name: str) -> None:
     table = Table(lambda: cast("SparkSession", None), tmp_path / name)
-    with pytest.raises(ArchiveError, match=r"if its path has .*: set \[archive\] path to another"):
+    with pytest.raises(ArchiveRunError, match=r"if its path has .*: set \[archive\] path to another"):
         table.prepare(lambda: ArchiveState("mine", 0, unerased=False, turn=0, former_turn=0), is_new=True)
     assert not table.path.exists()
 

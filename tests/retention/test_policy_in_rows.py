@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conclave.retention import marks, policy_row
+from conclave.retention import marks, rules
 from conclave.retention.jobs import PurgeJob
-from conclave.retention.limits import limits_of
 from conclave.retention.policy import FOREVER, KEEP
+from conclave.retention.rules import limits_of
 from conclave.store.engine import sqlite
 from tests.support import stores
 from tests.support.policies import ANOTHER, CASES, DAY, GROUP, HOUR, MONTH, Case, policy_table, settings
@@ -52,7 +52,7 @@ def test_the_row_says_what_the_resolver_does_and_sql_what_the_policy_means(
     marks.write(connection, case.settings)
     inherited = case.settings.of_group(ANOTHER.bytes, KEEP, KEEP)
     for key, policy in ((LIVING, case.policy), (DELETED, case.policy), (OTHER, inherited)):
-        found = policy_row.find(connection, key)
+        found = rules.find_policy(connection, key)
         assert found == policy
         assert found.source == policy.source
         limits = limits_of(connection, key, NOW)
@@ -60,8 +60,8 @@ def test_the_row_says_what_the_resolver_does_and_sql_what_the_policy_means(
         assert limits.erasable_before == policy.erasable_before(NOW)
         assert limits.is_deleted or limits.cutoff == policy.expires_before(NOW)
     marks.write(connection, settings(), LIVING)
-    assert policy_row.find(connection, LIVING) == settings().of_setting(case.own_max, case.own_min)
-    assert policy_row.find(connection, OTHER) == inherited, "one group alone was written"
+    assert rules.find_policy(connection, LIVING) == settings().of_setting(case.own_max, case.own_min)
+    assert rules.find_policy(connection, OTHER) == inherited, "one group alone was written"
 
 
 @policy_table
@@ -76,7 +76,7 @@ def test_a_group_whose_policy_changes_is_listed_once_with_both(connection: sqlit
     assert marks.policies_under(connection, case.settings) == set(new.values())
     marks.settle(connection, case.settings, NOW)
     assert list(marks.changed(connection, case.settings)) == []
-    assert {key: policy_row.find(connection, key) for key in new} == new
+    assert {key: rules.find_policy(connection, key) for key in new} == new
 
 
 @policy_table
