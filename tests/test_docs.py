@@ -398,7 +398,7 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     assert any(re.fullmatch(told, line) for line in printed)
     assert '{"policies":{},"limits":{}}' in printed
     assert '{"messages_expiring":0,"oldest_expiring":0}' in printed
-    assert re.search(r"fetched by every member\D+1 ", "\n".join(printed))
+    assert re.search(r"fetched by all members\D+1 ", "\n".join(printed))
     assert [json.loads(line)["error_code"] for line in printed if '"error_code"' in line] == [400, 401, 101, 202]
     assert [line for line in printed if line.startswith("refused")] == [
         "refused: Cleo is not a member",
