@@ -262,7 +262,7 @@ async def tuesday(week: Week) -> None:
     await ann.has("minutes", ["decided on Tuesday"])
     await ben.does("/new whispers", "you are an admin")
     await ben.does("/expire fetched", "fetched")
-    await ben.does("/invite ann", "ann is invited")
+    await ben.does("/invite ann", "Invited ann")
     await ann.shows("whispers")
     await ann.does("/accept whispers", "fetched")
     await ben.says("whispers", "between us")

@@ -91,7 +91,7 @@ async def test_policies_are_changed_from_either_side(server: ServerProcess, tmp_
     async with shared(server, tmp_path, "governed") as (chat, old, group):
         await old.client.send(str(group), OPAQUE)
         chat.type("soon gone", "enter")
-        await chat.shows("soon gone", "cannot read")
+        await chat.shows("soon gone", "cannot be decrypted")
         await until(lambda: not chat.room.pending and len(chat.room.messages) >= 2)
         written = max(each.created_at for each in chat.room.messages.values())
         await until(lambda: time.time() > written + 3)
@@ -103,11 +103,11 @@ async def test_policies_are_changed_from_either_side(server: ServerProcess, tmp_
             event = await old.hears("group_update")
         assert await old.bodies(group) == [], "hidden for everyone now"
         assert (await old.client.get(f"/groups/{group}/retention"))["group_expiry_seconds"] == 2
-        await chat.hides("soon gone", "cannot read")
+        await chat.hides("soon gone", "cannot be decrypted")
         await chat.do("/promote governed_old")
         await chat.shows("governed_old is now an admin")
         await old.client.set_expiry(str(group), 3600)
-        await chat.shows("messages are deleted after 1 hour ", "deleted after 1 hour · 2 members")
+        await chat.shows("changed the expiry", "deleted after 1 hour · 2 members")
         await old.client.patch(str(group), alias="Renamed [bold]from[/] afar")
         await chat.shows("the title is now Renamed [bold]from[/] afar")
         assert "soon gone" not in chat.screen

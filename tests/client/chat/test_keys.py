@@ -277,7 +277,7 @@ class TestSending:
         alice.conversation.sync._resender._clock = lambda: now[0]
         both.codec.encode_resend = encode_resend  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
-        both.codec.resend = [PendingResend(1, group, "one", 0, number)]
+        both.codec.again = [PendingResend(1, group, "one", 0, number)]
         for count in range(1, 4):
             alice.conversation.sync.request_fetch(group)
             await alice.until(partial(lambda count: len(tries) == count, count))

@@ -181,7 +181,7 @@ async def test_it_calls_for_what_is_not_before_the_users_eyes_and_marks_who_is_m
     caller, third = [await Client.register(http, server.url, name) for name in ("caller_one", "caller_two")]
     for each in (caller, third):
         await each.join(str(group))
-    async with chatting(tmp_path, calls=NotificationMode.TEXT) as chat:
+    async with chatting(tmp_path, notifications=NotificationMode.TEXT) as chat:
         written = hears(chat)
         await chat.open("call_den")
         await caller.send(str(group), b"look, @callee")

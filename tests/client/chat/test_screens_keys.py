@@ -88,7 +88,7 @@ async def test_what_cannot_be_read_is_one_line_and_read_once_it_was_seen(
     async with chatting(tmp_path) as chat:
         room = await chat.open("before")
         # The group opens by itself, perhaps before all of them came: then a line says where new ones begin.
-        counted = re.compile(r"(?:(\d+) messages|a message) that this client cannot read")
+        counted = re.compile(r"(?:(\d+) messages|a message) that cannot be decrypted")
         await until(lambda: sum(int(each or 1) for each in counted.findall(chat.screen)) == 40, lambda: chat.screen)
         assert len(counted.findall(chat.screen)) <= 2
         await until(lambda: not room.unread, lambda: chat.screen)

@@ -293,7 +293,7 @@ async def test_escape_in_the_empty_field_and_a_command_put_unread_ones_aside(
         await one.hears(1, seconds=600)
         await until(lambda: one.unread == 51)
         await chat.do("/read all")
-        await chat.said("1 message stay unread")
+        await chat.said("1 self-destructing message left unread")
         assert one.unread == 1
         await chat.do("/read some")
         await chat.said("usage: /read or /read all")

@@ -82,7 +82,7 @@ async def test_results_vanish_with_their_messages_and_what_is_unread_and_burns_i
         assert len(chat.app.screen_stack) > 2, "the list is still there"
         chat.press("escape")
         await chat.do("/search all bittern")
-        await chat.said("bittern No local message in your groups contains")
+        await chat.said("No local message in your groups contains bittern")
 
 
 async def test_what_a_reply_would_quote_goes_at_its_second_though_nothing_comes_from_the_server(

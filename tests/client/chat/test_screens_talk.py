@@ -145,7 +145,7 @@ async def test_tab_completes_commands_and_shows_what_they_take(server: ServerPro
         chat.press("tab")
         await until(lambda: chat.composer.text == "/expire ")
         await chat.do("/nonsense")
-        await chat.said("/nonsense is no command")
+        await chat.said("/nonsense is not a command")
         await until(lambda: chat.composer.text == "/nonsense", lambda: "the line is there to be corrected")
 
 
@@ -181,7 +181,7 @@ async def test_readmes_three_lines_take_no_other_key(server: ServerProcess, tmp_
         chat.type("hello", "enter")
         await chat.shows("hello")
         await chat.do("/expire 1h")
-        await chat.shows("messages are deleted after 1 hour ", "deleted after 1 hour")
+        await chat.shows("you changed the expiry", "deleted after 1 hour")
         await chat.do("/expire 1h")
         await chat.said("Messages in three_lines are still deleted after 1 hour.")
 
@@ -220,7 +220,7 @@ async def test_lines_that_are_typed_at_once_after_a_new_group_go_to_it_in_order(
                 chat.type(line, "enter")
             chat.type("half a li")
             await until(lambda: chat.chat_screen.room and chat.room.name == name, lambda: chat.screen)  # noqa: B023 - it is over before the next
-            await chat.shows("hello", "messages are deleted after 1 hour ")
+            await chat.shows("hello", "you changed the expiry")
             await until(lambda: not chat.room.pending)
             assert [each.text for each in chat.room.messages.values()] == ["hello"]
             await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
