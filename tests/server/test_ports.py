@@ -13,7 +13,7 @@ def test_whoever_listens_there_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         told = explain_bind_error(OSError(errno.EADDRINUSE, ""), taken.getsockname()[1])
     assert told.startswith(f"Address already in use by process {os.getpid()} (")
-    assert told.endswith("): end that, or set another port")
+    assert told.endswith("): stop that process, or set another port")
 
 
 def test_a_port_that_nobody_listens_on_names_nobody() -> None:
@@ -21,7 +21,7 @@ def test_a_port_that_nobody_listens_on_names_nobody() -> None:
         port = free.getsockname()[1]
     assert (
         explain_bind_error(OSError(errno.EADDRINUSE, ""), port)
-        == "Address already in use: end that, or set another port"
+        == "Address already in use: stop that process, or set another port"
     )
 
 
