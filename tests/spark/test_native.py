@@ -41,5 +41,5 @@ def test_where_memory_cannot_be_executed_either_the_mount_is_named(
     monkeypatch.setattr(native, "_LOAD", "raise SystemExit(1)")
     assert open_zstd(tmp_path) is None, "Java unpacks it into the folder"
     forbid_execution(monkeypatch)
-    with pytest.raises(NativeLibraryError, match="a mount with noexec: put data_path"):
+    with pytest.raises(NativeLibraryError, match="a noexec mount: put data_path"):
         require_zstd(tmp_path / "not yet made")
