@@ -260,7 +260,7 @@ class RunEnvironment:
             tell(WorkerState.WAITING)
 
         with self._open_lock().hold(wait), reserve.released_reserve(self.config):
-            remove_dead(self.config.work)  # failures go to the report at the end
+            remove_dead(self.config.work)  # failures are ignored here: the run tries again at its end and reports them
             yield
 
     def _open_lock(self) -> DatabaseLock:
@@ -297,9 +297,9 @@ class RunEnvironment:
         return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
-        """Return how many messages of both tiers only legal holds keep, see ``due.count_held``.
+        """Return how many messages, in both tiers, would be erased if there were no legal holds.
 
-        Raises ArchiveRunError.
+        ``risen``: the marks that the run will raise, see ``due.count_held``. Raises ArchiveRunError.
         """
         count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):

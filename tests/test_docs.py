@@ -328,8 +328,8 @@ def test_the_table_of_rules_is_that_of_the_code() -> None:
 
 def test_the_length_of_transactions_is_that_of_the_code() -> None:
     told = (
-        "transactions of about {0} ms, with a rest of {3} ms at least after each; while others write, of {1} ms,"
-        " with a rest of {2} ms"
+        "transactions of about {0} ms, with a pause of at least {3} ms after each. While others write, transactions"
+        " take {1} ms, and pauses {2} ms"
     )
     lengths = [hot_store.LOCK_BUDGET_SECONDS, hot_store.SHARED_BUDGET_SECONDS, hot_store.SHARED_REST_SECONDS]
     lengths.append(hot_store.LOCK_BUDGET_SECONDS * hot_store.ALONE_REST)

@@ -15,7 +15,7 @@ def list_last(
     """Return the last ``limit`` entries, the newest first.
 
     ``since``: only entries of the last ``since`` seconds. ``group`` or ``user``: only entries about it, by id or name;
-    not both. A name matches its current owner, and entries written when another had the name.
+    not both. A name selects the entries about its present owner, and those in which it is the subject's name.
     """
     begin = 0 if since is None else context.now() - since
     audit_filter = None

@@ -44,7 +44,7 @@ def external_join(
     After /join the member is new to the group; otherwise it was a member before and replaces its keys. If the commit
     comes with a group info whose epoch another commit has already reached, nothing is stored, since the other members
     would reject the commit. Raises NotMemberError, BadRequestError, ConflictError, TooManyRequestsError, or QuotaError
-    for a former member.
+    when a member replaces its keys.
     """
     # An overdue join is valid until it is undone: the commit may have arrived in time and waited in the queue.
     member = members.membership(connection, group_id, user_id)

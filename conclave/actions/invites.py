@@ -115,7 +115,7 @@ def require_no_invite(connection: sqlite3.Connection, context: Context, group_ke
 
 
 def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
-    """Cancel the invite of a user to a group; return whether it was pending. ``dead_before``: see the store."""
+    """Cancel the invite of a user to a group; return whether it was pending. ``dead_before``: see ``invites``."""
     found = invites.to_group(connection, group_key, invitee_id)
     is_pending = any(each.created_at >= dead_before for each in found)
     # An expired invite is removed as by cleanup, which notifies only the inviter.

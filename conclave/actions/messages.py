@@ -315,9 +315,9 @@ class MessageFetcher:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
         ``include_redacted``: see ``store.messages.read_page``; cached pages have no redacted messages.
-        ``next_confirms``: only the reader's next fetch confirms the page, as the operator may have set for all. Raises
-        NotMemberError, StoreError or ArchiveError. After sending a page with new messages, or its arrival if that
-        confirms it, call ``confirm``, even if the page never arrives.
+        ``next_confirms``: only the reader's next fetch confirms the page, even if the operator has not set that for
+        all readers. Raises NotMemberError, StoreError or ArchiveError. After sending a page with new messages, call
+        ``confirm``; if the page's arrival confirms it, first wait until it has arrived or is lost.
         """
         clock, write = self._context.clock, page_writer.message_writer(written_in)
         # While the clock is in doubt, a page may wait for a write before it is sent.
@@ -368,8 +368,8 @@ class MessageFetcher:
     async def confirm(self, fetched: FetchedPage, *, has_arrived: bool) -> None:
         """Store up to which number the reader of a page has fetched. Raises StoreError.
 
-        ``has_arrived``: whether the page has arrived, if that confirms it. Otherwise only the numbers that the request
-        itself confirmed are stored.
+        ``has_arrived``: True only if the page has arrived, and its arrival confirms it. If False, only the numbers that
+        the request itself confirmed are stored.
         """
         reader = fetched.reader
         if fetched.resumed and has_arrived:

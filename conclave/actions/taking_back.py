@@ -66,7 +66,7 @@ class Withdrawals:
             if located.archived:
                 facts = await self._archive.find(located.archived)
                 if await self._store.read(stretches.relaid) != located.archived.relaid:
-                    continue  # it may have moved back before it was read
+                    continue  # the message may have moved to the hot store before the archive was read
             # The message may have moved between the tiers, but its facts do not change.
             in_database = self._store.read if request.dry_run else self._store.write
             await in_database(take_back, self._context, request, facts)

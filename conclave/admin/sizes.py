@@ -34,8 +34,8 @@ WAIT_SECONDS = 1.0
 WALK_SECONDS = 15.0
 """The shortest interval between walks through the archive's files."""
 
-WALK_SHARE = 100
-"""Walks take at most a hundredth of the time: after a slow one the next is delayed."""
+WALK_PAUSE_FACTOR = 100
+"""After a walk, the next one is delayed by at least 100 times its duration."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,6 +53,7 @@ class Measurements:
     memory: dict[str, int] = field(default_factory=dict)
     """The resident memory of the cleanup worker and its Java process."""
     free_pages: int | None = None
+    """Unused bytes in the database file; None: unknown."""
     vault_copies: Mapping[str, str] | None = None
     """The faults of the vault's copies by folder, "" for a current one; None: unknown."""
     dead: int | None = None
@@ -134,7 +135,7 @@ class Sizes:
         if start >= self._next_walk:
             self._archive = sum(_file_sizes(folder))
             end = time.monotonic()
-            self._next_walk = end + max(WALK_SECONDS, WALK_SHARE * (end - start))
+            self._next_walk = end + max(WALK_SECONDS, WALK_PAUSE_FACTOR * (end - start))
         return self._archive
 
 

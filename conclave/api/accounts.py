@@ -17,7 +17,7 @@ async def register(request: web.Request) -> web.Response:
     """POST /register: Open an account."""
     app = request.app
     body = await read_body(request, Register)
-    token_hash = await _require_open(request, body.registration_token)
+    token_hash = await _permit_registration(request, body.registration_token)
     await read_action(request, accounts.require_free, body.username)
     password_hash = await app[app_keys.THROTTLE].hash_for_account(request, body.password)
     account = body.username, password_hash, body.alias, token_hash
@@ -25,7 +25,7 @@ async def register(request: web.Request) -> web.Response:
     return reply(request, {"user_id": user_id})
 
 
-async def _require_open(request: web.Request, token: str) -> bytes | None:
+async def _permit_registration(request: web.Request, token: str) -> bytes | None:
     """Return the hash of ``token`` if it is a stored registration token; None if no token is needed.
 
     A valid registration token, from the settings or the store, permits registration even while it is closed. Clients do

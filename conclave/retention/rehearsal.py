@@ -61,7 +61,7 @@ class SettingsImpact:
     is_exact: bool = True
     """False if the numbers of the archive are upper bounds."""
     total: int = 0
-    """All messages of living groups; 0 if nothing becomes hidden."""
+    """All messages of groups that are not deleted; 0 if nothing becomes hidden."""
 
     @property
     def hidden(self) -> int:
@@ -80,8 +80,7 @@ def of_change(
     """Rehearse changing ``group`` to ``changed`` at the Unix second ``now``, followed by a run.
 
     Counts the messages that are served now but not after the change, even if a legal hold or a minimum lifetime delays
-    erasure. The
-    cost is one index entry for each message that becomes hidden, or its row if the index does not suffice.
+    erasure. The cost is one index entry for each message that becomes hidden, or its row if the index does not suffice.
     """
     key = group.group_key
     lifetimes = changed.message_expiry_seconds, changed.min_lifetime_seconds
@@ -169,7 +168,7 @@ def settle(
     for group_key, before, after in marks.changed(connection, new):
         impact.groups += 1
         impact.sooner += after.erasable_before(now) > before.erasable_before(now)
-        # Do not count messages that expired while the server was stopped, and also under the old settings.
+        # Skip groups that hide as before: their messages expired while the server was stopped, whatever the settings.
         if not after.hides_as(before):
             hides_differently.append(group_key)
     former_horizons = hidden.horizons(connection, hides_differently, at)
@@ -215,7 +214,7 @@ def rehearse(
 
 @contextmanager
 def _shadow_rows_of(connection: sqlite3.Connection, group_key: int) -> Iterator[None]:
-    """Context manager in which the connection has a shadow row of one living group, and sees no other groups."""
+    """Context manager in which the connection has a shadow row of one group, not deleted, and sees no others."""
     tables = ("groups", "tombstones")
     is_reader = connection.execute("PRAGMA query_only").fetchone()[0]
     connection.execute("PRAGMA query_only = OFF")  # it also forbids temporary tables

@@ -81,7 +81,7 @@ def encrypt(
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
-        note_serial(connection, key_store.serial)  # an older key file lacks the new keys
+        note_serial(connection, key_store.serial)  # so that an older key file, without these keys, is rejected
         for key, (group_id, each) in zip(new_keys, locations, strict=True):
             if key is None:
                 raise StoreError(f"body {each} of {group_id.hex()} has no key")
@@ -120,7 +120,7 @@ def open_keys(connection: sqlite3.Connection) -> KeyStore:
 
 
 NUMBER_BITS = 40
-"""The id of a message is its group's key followed by its number, which has 40 bits: 32, and 8 that count restores."""
+"""The id of a message is its group's key followed by its 40-bit number, whose 8 highest bits count restores."""
 
 LAST_NUMBER = (1 << NUMBER_BITS) - 1
 """The greatest number that a message can have."""
@@ -150,7 +150,7 @@ SIZE = f"length(body) - {OVERHEAD_BYTES}"
 PAGES_PER_STEP = 64
 """A step returns at most 64 pages to the file system."""
 
-FREE_SHARE = 5
+FREE_DIVISOR = 5
 """Pages are returned while more than a fifth of the file is free. The rest is kept for reuse."""
 
 
@@ -234,7 +234,7 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
 def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> list[bytes]:
     """Return the encrypted bodies of messages, in ascending order of their ids.
 
-    SQLite returns them as one row, since a thread beside a busy event loop waits for the interpreter at each row. So
+    SQLite returns them as one row: while the event loop is busy, a thread waits for Python's GIL at each row. So
     their total size must be small, unless there is only one. Raises StoreError if one is missing.
     """
     if not message_ids:
@@ -291,13 +291,13 @@ def return_free_pages(connection: sqlite3.Connection) -> bool:
     """Schedule the return of PAGES_PER_STEP more free pages to the file system: a Step of a run.
 
     The transaction returns them at its end, see ``sqlite.write_transaction``. Nothing is scheduled if too little of the
-    file is free, see FREE_SHARE. Return whether more pages are to be returned.
+    file is free, see FREE_DIVISOR. Return whether more pages are to be returned.
     """
     if not connection.execute("PRAGMA auto_vacuum").fetchone()[0]:
         return False  # the file was recreated by another tool
     free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     total_pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    excess = -((total_pages - free_pages * FREE_SHARE) // (FREE_SHARE - 1))
+    excess = -((total_pages - free_pages * FREE_DIVISOR) // (FREE_DIVISOR - 1))
     if excess <= 0:
         return False
     store = of_store(connection)

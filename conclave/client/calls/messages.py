@@ -33,7 +33,7 @@ class MessageCalls(ApiCalls):
     ) -> tuple[FetchedMessage, ...]:
         """Fetch up to ``limit`` messages with numbers greater than ``after``.
 
-        There are no more messages only when the result is empty. The call confirms everything up to ``after``. The
+        Only an empty result means that there are no more messages. The call confirms everything up to ``after``. The
         returned page counts as fetched once the next call passes its last number as ``after``: store it first, then
         call again, even if you expect no more. With delete-after-fetch the server never erases an unconfirmed page.
         """
@@ -46,7 +46,7 @@ class MessageCalls(ApiCalls):
         return (await self.transport.request(call, FetchedMessages)).messages
 
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
-        """Take a message back, for all members: the user's own, or any as an admin, if the operator allows it.
+        """Take a message back for all members: an own one, or as an admin any, if the operator allows it.
 
         Taking it back again changes nothing. Raises ResourceError if the message does not exist, GroupError if it is
         another user's, and InputError if it is a commit. ``Sync.take_back`` also updates the history. ``dry_run``:

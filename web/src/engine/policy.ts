@@ -8,8 +8,8 @@ const AFTER_FETCH = 0;
 type Limit = { max_lifetime?: number };
 
 /**
- * Returns the effective expiry if a group's own setting were `expiry`. `server`: its message_retention. `policies` and
- * `limits`: the operator's settings, in milliseconds. The rule is in docs/retention.md, "The effective policy".
+ * Returns what the effective expiry would be if the group's setting were `expiry`. `server`: the server's
+ * message_retention. `policies` and `limits`: the operator's settings, in milliseconds. The rule is in docs/retention.md, "The effective policy".
  */
 export function effectiveExpiry(groupId: string, expiry: number, server: number, configured: { policies: unknown; limits: unknown }): number {
   const policies = configured.policies as Record<string, Limit>;

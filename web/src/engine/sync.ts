@@ -293,7 +293,7 @@ export class Sync {
     if (this.maintenance.isDue || this.needsTime) this.wake();
   }
 
-  /** Whether to request the server's time: it takes several responses to confirm a leap, one to end an unknown time. */
+  /** Whether to request the server's time: a leap needs several responses to confirm, an unknown time only one. */
   private get needsTime(): boolean {
     return this.clock.needsAnswer && performance.now() - this.timeRequestedAt >= TIME_REQUEST_MS;
   }

@@ -22,7 +22,7 @@ export interface Welcomed {
   by: Member;
 }
 
-/** Joins by a Welcome. `packages`: own key packages. Throws MlsError, of kind `notForUs` if it is for none of them. */
+/** Joins by a Welcome. `packages`: own key packages. Throws MlsError: `notForUs` if it matches no key package. */
 export async function joinByWelcome(bytes: Uint8Array, packages: readonly OwnKeyPackage[]): Promise<Welcomed> {
   const message = decode(bytes);
   if (message.wireformat !== "mls_welcome") throw new MlsError("malformed", "it is not a Welcome");
@@ -63,8 +63,8 @@ async function find(packages: readonly OwnKeyPackage[], references: readonly Uin
 }
 
 /**
- * Creates an external commit, which also removes an old leaf of this client. Returns the message, and the group in case the
- * commit wins. Throws MlsError.
+ * Creates an external commit, which also removes an old leaf of this client. Returns the message, and the group's
+ * state after it, valid only if the server accepts the commit. Throws MlsError.
  */
 export async function joinExternal(bytes: Uint8Array, own: OwnKeyPackage): Promise<{ group: MlsGroup; message: Uint8Array }> {
   const message = decode(bytes);
