@@ -259,7 +259,7 @@ async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_tha
     config = replace(config, tls_cert_path=str(tmp_path / "cert.pem"), tls_key_path=str(tmp_path / "key.pem"))
     monkeypatch.setattr(certificate, "expires_at", lambda _: now + 3 * 86_400 + 60)
     async with start_server(config) as running, operating_beside(running) as operators:
-        assert "takes it over" not in section(await page(operators), "amounts")
+        assert "loads it" not in section(await page(operators), "amounts")
         monkeypatch.setattr(certificate, "expires_at", lambda _: now + 90 * 86_400)
         operators.snapshot.expire()
         told = section(await page(operators), "amounts")

@@ -152,7 +152,7 @@ async def test_who_holds_messages_back_is_named(running: Running, tell: Told) ->
     said = await told(tell, running, "explain", group, "2")
     assert "Hidden: by the next run; all members have fetched it." in said
     assert "Erased: by the next run (everything)." in said
-    assert "Members who hold" not in said
+    assert "waits for members who have not fetched" not in said
     await clean(running)
     assert "fetched: all members have fetched it" in await told(tell, running, "explain", group, "2")
 

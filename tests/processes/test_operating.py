@@ -174,7 +174,7 @@ async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Pa
                 conclave, "cleanup", "run", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"}
             )
             deleted.append(int(count_of(run.stdout, "older than the group's expiry").replace(",", "")))
-            ended.append("max_run_time is over" in run.stdout)
+            ended.append("max_run_time was exceeded" in run.stdout)
             assert run.returncode == int(ended[-1])
             assert any(deleted[-20:]) or len(deleted) < 20, "runs that are stopped get nowhere"
         assert len(ended) > 1, "a run was too short for all"
