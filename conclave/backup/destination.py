@@ -147,7 +147,7 @@ def _require_own(config: Config, folder: Path) -> None:
     if owner and owner == operator_identity.owner_not_root(config.database):
         raise BackupError(
             f"{folder}: belongs to {owner}, who could neither read nor remove a backup made by root: run this as that"
-            f" user, for example by sudo -u '{owner}'"
+            f" user, with sudo -u '{owner}'"
         )
     mark = folder / MARK
     if foreign := _foreign(folder):

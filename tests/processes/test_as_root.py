@@ -54,7 +54,7 @@ def test_root_makes_no_files_of_runs_for_somebody_else(served: Path, command: st
     assert done.returncode == 1
     configuration, refusal = done.stderr.splitlines()
     assert configuration.startswith("conclave: configuration: ")
-    assert "run this as that user, for example by sudo -u 'nobody'" in refusal
+    assert "run this as that user, with sudo -u 'nobody'" in refusal
     assert of_root(served) == set()
 
 
@@ -66,7 +66,7 @@ def test_root_makes_no_backup_among_those_of_somebody_else(served: Path) -> None
         shutil.chown(folder, NOBODY, NOBODY)
         done = conclave("backup", str(folder), cwd=served)
         assert done.returncode == 1
-        assert "run this as that user, for example by sudo -u 'nobody'" in done.stderr
+        assert "run this as that user, with sudo -u 'nobody'" in done.stderr
         assert list(folder.iterdir()) == []
     finally:
         shutil.rmtree(folder)
@@ -89,7 +89,7 @@ def test_a_server_that_is_roots_locks_as_before(served: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "told"),
-    [(0o755, "belongs to another user: chown it to the one who makes the"), (0o700, "Permission denied")],
+    [(0o755, "belongs to another user: chown it to the user who makes the"), (0o700, "Permission denied")],
 )
 def test_a_folder_for_backups_that_somebody_else_has_made_is_told_in_one_line(
     tmp_path: Path, mode: int, told: str

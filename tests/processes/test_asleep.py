@@ -63,7 +63,7 @@ def test_without_anything_due_no_java_is_started_and_asleep_is_not_broken(tmp_pa
         health = json.loads(ask(admin_url(server), "/healthz"))
         assert (health["status"], health["faults"], health["cleanup"]) == ("ok", {}, "asleep")
         assert json.loads(ask(admin_url(server), "/readyz")) == {"status": "ready"}
-        assert "asleep" in status(server)
+        assert "idle until the next run" in status(server)
         run_at_once(admin_url(server))
         wait_until_asleep(server, 2)
         assert [run["outcome"] for run in told(server, "cleanup_run")] == ["ok", "ok"]

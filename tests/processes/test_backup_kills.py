@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(store: Backed, tmp_
     mounted = (*mount, *look)
     command = ("backup", str(disk / "backups"), "--config", "conclave.toml")
     python = (sys.executable, "-P")
-    ways = {"the disk is full": (*python, "-c", HEEDLESS), "no room": (*python, "-m", "conclave")}
+    ways = {"the disk is full": (*python, "-c", HEEDLESS), "not enough space": (*python, "-m", "conclave")}
     for told, program in ways.items():
         result = subprocess.run(
             [*mounted, *program, *command], cwd=store.folder, capture_output=True, text=True, timeout=PATIENCE
@@ -157,5 +157,5 @@ def test_the_commands_list_and_verify_what_is_there(store: Backed) -> None:
     status, faults, error = told("verify", backup, "--json")
     assert status == 1
     assert "database.db: has 14 bytes" in faults
-    assert "the backup is not as it was: 1 fault" in error
+    assert "the backup is damaged: 1 fault" in error
     assert run(store, "restore", backup).returncode == 1

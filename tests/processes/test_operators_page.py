@@ -77,7 +77,7 @@ async def test_the_page_is_readable(server: ServerProcess, tab: Tab, scheme: str
     text = await tab.run("document.body.innerText")
     assert "Everything works" in text
     assert f"{GROUPS:,} groups, 100 users" in text
-    assert "In 200 groups that delete messages after their fetch" in text
+    assert "In 200 groups that delete messages after all members have fetched them" in text
     assert MARKUP in text, "as text"
     assert await tab.run("document.title") == "Conclave: operations"
     assert await tab.run("document.documentElement.scrollWidth") <= width, "nothing sticks out"

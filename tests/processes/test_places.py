@@ -117,7 +117,7 @@ def test_a_run_by_hand_leaves_a_folder_that_is_not_conclaves_as_it_is(served: Se
     config = tmp_path / "spark.toml"
     config.write_text(f'data_path = "{home}"\n')
     line = refused(conclave("cleanup", "run", "--config", config, cwd=tmp_path))
-    assert line.startswith(f"conclave: data_path: {home}: holds work, which is not")
+    assert line.startswith(f"conclave: data_path: {home}: contains work, which is not")
     assert (home / "work" / "thesis").is_dir()
 
 

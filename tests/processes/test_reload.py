@@ -171,8 +171,8 @@ def test_a_request_to_reload_that_comes_while_the_server_starts_is_not_its_end(t
 HANGS_UP = """
 import os, signal
 from conclave.cli.main import LazyCommand, main
-load = Family.load
-Family.load = lambda command: (os.kill(os.getpid(), signal.SIGHUP), load(command))[1]
+load = LazyCommand.load
+LazyCommand.load = lambda command: (os.kill(os.getpid(), signal.SIGHUP), load(command))[1]
 main()
 """
 """The command, which gets SIGHUP as soon as it begins to load the server."""

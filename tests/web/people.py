@@ -165,6 +165,8 @@ class BrowserUser:
         await self.press("Take back for everyone")
         await self.sees("is deleted for everyone", "dialog")
         await self.press("Take back")
+        # The dialog closes with the server's response. Only then a user can reach what is behind it.
+        await fake.true(self.tab, "!document.querySelector('dialog')")
 
     async def hurry(self) -> None:
         """Have the page reconnect now, unless it is connected."""

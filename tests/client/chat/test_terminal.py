@@ -362,7 +362,7 @@ def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Te
     for _ in waiting("a bell"):
         if b"\x07" in raw.read_bytes():
             break
-    assert b"conclave: somebody has written to you" in raw.read_bytes()
+    assert b"conclave: new message" in raw.read_bytes()
     assert b"the reeds" not in raw.read_bytes()
     terminal.type("/quit", "Enter")
     terminal.ended(process)

@@ -152,7 +152,7 @@ def test_the_archive_of_another_database_is_left_alone(store: Store, tmp_path: P
     store.run()
     path = str(store.config.archive_path)
     other.config = replace(other.config, archive=replace(other.config.archive, path=path))
-    assert "of another database" in other.try_run("")["error"]
+    assert "belongs to another database" in other.try_run("")["error"]
     assert store.table().num_rows == 3
 
 
