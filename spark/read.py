@@ -63,7 +63,6 @@ ENDED = "ended"
 REDACTS = "redacts"
 """1 if the group has due messages that are redacted for everyone, otherwise 0."""
 
-REDACT_AT = "redact_at"
 LEAST_WATERMARK = "least_watermark"
 SESSION_ID = "session_id"
 EXPIRES_AT = "expires_at"

@@ -58,7 +58,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
 
     def next_request(self) -> None:
         """Continue with the next request, once this one is answered."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: ClientConnection implements it
 
     def answer(self, parts: list[bytes]) -> None:
         """Write a response, head and body, and continue once the system has accepted it."""

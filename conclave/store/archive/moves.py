@@ -169,17 +169,6 @@ def ranges_of(connection: sqlite3.Connection, batch: int) -> list[MoveRange]:
     return [MoveRange(*row) for row in rows]
 
 
-def unswitched_ranges(connection: sqlite3.Connection) -> list[MoveRange]:
-    """Return the ranges of unfinished batches that are not in the index yet; the table may have them already."""
-    rows = connection.execute(
-        "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
-        " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"
-        " (SELECT 1 FROM archive_parts AS parts"
-        " WHERE parts.group_key = ranges.group_key AND parts.last_seq >= ranges.first_seq)"
-    )
-    return [MoveRange(*row) for row in rows]
-
-
 def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
     """Return the rows of the index, of one group or of all groups."""
     if group_key is None:
