@@ -125,7 +125,7 @@ async def test_the_bot_is_silent_when_a_key_has_changed_until_a_person_has_compa
                     await asyncio.sleep(0.05)
                 await sync.send(group, "ping")
                 assert await listening == ["ping"]
-                line = await asyncio.to_thread(_line_with, bot, "another key")
+                line = await asyncio.to_thread(_line_with, bot, "changed its key")
                 assert sync.codec.fingerprint in line
             finally:
                 bot.kill()
