@@ -168,11 +168,11 @@ class AuthHeaderMissingError(ApiError):
 
 
 class AuthHeaderInvalidError(ApiError):
-    """The credentials are not written as ``Bearer TOKEN``."""
+    """The credentials are not written as ``Bearer TOKEN``, or as a token alone in another header."""
 
     status = 401
     code = ErrorCode.AUTH_HEADER_INVALID
-    text = "the authorization header must be: Bearer TOKEN"
+    text = "the header must be Authorization: Bearer TOKEN, or the token alone in the header that replaces it"
 
 
 class TokenExpiredError(ApiError):

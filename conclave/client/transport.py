@@ -257,7 +257,8 @@ class Transport:
     def _headers(self) -> dict[str, str]:
         if not self.token:
             return {}
-        return {self._auth_header: f"Bearer {self.token}" if self._auth_header == "Authorization" else self.token}
+        is_bearer = self._auth_header.lower() == "authorization"
+        return {self._auth_header: f"Bearer {self.token}" if is_bearer else self.token}
 
     def _url_of(self, path: str) -> URL:
         return URL(f"{self.url}{API}{path}", encoded=True)

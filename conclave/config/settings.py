@@ -60,7 +60,9 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
-        """Resolve the paths. Raises OSError if there is no working directory."""
+        """Resolve the paths, and write Authorization as clients do. Raises OSError if there is no working directory."""
+        if self.auth_header.lower() == "authorization":  # the page would send the bare token in any other spelling
+            object.__setattr__(self, "auth_header", "Authorization")
         object.__setattr__(self, "database_path", _resolved(self.database_path))
         if self.data_path:
             object.__setattr__(self, "data_path", _resolved(self.data_path))

@@ -191,8 +191,10 @@ async def test_the_token_can_come_raw_in_a_header_of_the_operators(config: Confi
         url = f"{server.url}/api/v1/me"
         async with server.http.get(url, headers={"X-Conclave": alice.token}) as response:
             assert response.status == 200
-        async with server.http.get(url, headers={"X-Conclave": ""}) as response:
-            assert (await response.json())["error_code"] == 201
+        for wrong in ("", f"Bearer {alice.token}"):
+            async with server.http.get(url, headers={"X-Conclave": wrong}) as response:
+                body = await response.json()
+                assert (body["error_code"], "the token alone" in body["message"]) == (201, True)
 
 
 async def test_an_alias_is_set_and_cleared(running: Running) -> None:

@@ -202,10 +202,11 @@ async def test_what_is_wrong_is_an_error_of_its_family(user: NewUser, running: R
     assert alice.session.token not in f"{alice!r} {alice.session!r} {alice.transport!r} {refused.value!r}"
 
 
-async def test_another_header_for_the_token(config: Config, start_server: StartServer) -> None:
+@pytest.mark.parametrize("name", ["X-Token", "authorization"])
+async def test_another_header_for_the_token(config: Config, start_server: StartServer, name: str) -> None:
     async with (
-        start_server(replace(config, auth_header="X-Token")) as running,
-        Client(running.url, auth_header="X-Token") as alice,
+        start_server(replace(config, auth_header=name)) as running,
+        Client(running.url, auth_header=name) as alice,
     ):
         await alice.register("alice", PASSWORD)
         await alice.login("alice", PASSWORD)

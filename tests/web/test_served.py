@@ -131,6 +131,16 @@ async def test_the_page_contains_the_configured_auth_header(config: Config, star
         assert '<meta name="auth-header" content="X-Token">' in await response.text()
 
 
+async def test_the_page_contains_authorization_as_its_script_expects_it(
+    config: Config, start_server: StartServer
+) -> None:
+    async with (
+        start_server(replace(config, auth_header="authorization")) as running,
+        running.http.get(running.url) as response,
+    ):
+        assert '<meta name="auth-header" content="Authorization">' in await response.text()
+
+
 async def test_caches_distinguish_encoding_and_origin(crossing: Running) -> None:
     async with crossing.http.get(f"{crossing.url}/", headers={"Origin": "https://chat.example.org"}) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "https://chat.example.org"
