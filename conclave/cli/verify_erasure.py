@@ -13,7 +13,14 @@ import click
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.backup.destination import backups_in
 from conclave.backup.manifest import BackupError
-from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
+from conclave.cli.common import (
+    CliError,
+    command_config,
+    config_option,
+    exit_on_signals,
+    one_line_errors,
+    require_owner,
+)
 from conclave.cli.tables import counted, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
@@ -28,7 +35,7 @@ from spark.environment import CleanupError, RunEnvironment
 MAX_SHOWN = 20
 """The most findings of a part that are printed; ``--json`` has up to 1,000."""
 
-_EXPECTED = (ConfigError, ProofError, ExperimentError, CommandRunnerError, CleanupError, BackupError)
+_EXPECTED = (CliError, ConfigError, ProofError, ExperimentError, CommandRunnerError, CleanupError, BackupError)
 
 log = get_logger(__name__)
 
@@ -51,6 +58,8 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
     """
     with exit_on_signals(), one_line_errors(*_EXPECTED):
         config, clock = command_config(path), SystemClock()
+        if not read_only:
+            require_owner(config)
         kept = None
         if copies:
             _backups_in(copies)  # fails early if there are none

@@ -46,6 +46,7 @@ def of_root(folder: Path) -> set[str]:
         "archive verify",
         "archive restore 0b6c0b6c-0b6c-4b6c-8b6c-0b6c0b6c0b6c",
         "cleanup purge --group friends --before 1d --yes",
+        "verify-erasure",
     ],
 )
 def test_root_makes_no_files_of_runs_for_somebody_else(served: Path, command: str) -> None:
@@ -73,11 +74,27 @@ def test_root_makes_no_backup_among_those_of_somebody_else(served: Path) -> None
 
 
 def test_locks_that_root_makes_are_the_owners_of_the_folder(served: Path) -> None:
-    for command in ("user create carol", "backup ../backups", "verify-erasure", "user delete carol --yes"):
+    commands = "user create carol", "backup ../backups", "verify-erasure --read-only", "user delete carol --yes"
+    for command in commands:
         done = conclave(*command.split(), cwd=served)
         assert done.returncode == 0, done.stderr
     assert (served / "conclave.db.cleanup-lock").stat().st_uid == NOBODY
     assert of_root(served) == set()
+    shutil.rmtree(served.parent / "backups")
+
+
+def test_a_copy_of_the_vault_that_root_updates_is_the_owners_of_its_folder(served: Path) -> None:
+    """Otherwise the server could not update it any more."""
+    copy = served / "copy"
+    copy.mkdir()
+    shutil.chown(copy, NOBODY, NOBODY)
+    for name in ("carol", "dave"):
+        done = conclave("backup", "--vault-copy", str(copy), "../backups", cwd=served)
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in copy.iterdir()} == {"keys", "ledger"}
+        assert of_root(served) == set()
+        done = conclave("user", "create", name, cwd=served)
+        assert done.returncode == 0, done.stderr
     shutil.rmtree(served.parent / "backups")
 
 

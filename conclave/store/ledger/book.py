@@ -23,6 +23,7 @@ from conclave.failpoints import reach
 from conclave.logs.setup import get_logger
 from conclave.store.engine.faults import StoreError, store_error
 from conclave.system.durable import sync
+from conclave.system.locks import open_to_lock
 
 log = get_logger(__name__)
 
@@ -203,8 +204,8 @@ def copy(path: Path, target: Path) -> None:
         if target_tip is None or target.read_bytes() != data:
             new = target.with_name(f"{target.name}-new")
             new.unlink(missing_ok=True)
-            new.touch(mode=0o600)
-            new.write_bytes(data)
+            with open_to_lock(new, os.O_CREAT):  # the server has to replace it, even if root makes it
+                new.write_bytes(data)
             sync(new)
             new.replace(target)
             sync(target.parent, follows_links=True)
