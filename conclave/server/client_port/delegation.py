@@ -143,7 +143,10 @@ class AiohttpHandler(web.RequestHandler):
             raise exc  # the client is gone; this is logged already
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains bytes of it
+        # aiohttp quotes an unknown Expect in an error page, and fails if it is not UTF-8.
+        is_odd_expect = isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers
+        if status == web.HTTPBadRequest.status_code or is_odd_expect:
+            # Neither the answer nor the log contains bytes of it.
             log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
             response = _answer(request, BadRequestError(MALFORMED))
         else:

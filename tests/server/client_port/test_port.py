@@ -52,6 +52,7 @@ MALFORMED = {
     "a chunk that is longer than it says": CHUNKED + b"\r\n1\r\n{secret}\r\n0\r\n\r\n",
     "a huge chunk": CHUNKED + b"\r\n" + b"f" * 40 + b"\r\n{}\r\n0\r\n\r\n",
     "an unknown expectation": POST + b"Expect: secret\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+    "an expectation that is not UTF-8": POST + b"Expect: secret\xff\r\nContent-Length: 2\r\n\r\n{}",
     "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
 }
 
