@@ -117,13 +117,19 @@ def altered_in(path: Path) -> Counter[int]:
     return counts
 
 
-def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]:
+def index_faults(
+    folder: Path, index: Iterable[PartRow], unreadable: Mapping[tuple[int, int], int]
+) -> dict[Key, list[str]]:
     """Return the differences between the table in ``folder`` and the index, by index row. Reads no bodies.
 
     ``index``: ordered by group, span and lifetime. Both sides may have millions of rows; only differences are kept in
-    memory. Differences are faults only after a completed run. Raises UnreadableArchiveError.
+    memory. ``unreadable``: how many messages of each partition (lifetime, span) the table has, but the index has not
+    any more: erased ones, and those moved back to the hot store. Their rows are counted, since only keys tell them from
+    the others. Differences are faults only after a completed run. Raises UnreadableArchiveError.
     """
     faults: dict[Key, list[str]] = {}
+    surplus: Counter[tuple[int, int]] = Counter()
+    first_keys: dict[tuple[int, int], Key] = {}
     try:
         query = by_rows(open_table(folder))
         found = (PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist())
@@ -131,9 +137,22 @@ def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]
             sides: tuple[dict[Key, PartRow], dict[Key, PartRow]] = {}, {}
             for _, side, row in rows:
                 sides[side][row.group_key, row.lifetime, row.span] = row
+            for key, row in list(sides[1].items()):
+                more = row.message_count - (sides[0][key].message_count if key in sides[0] else 0)
+                if more > 0 and key[1:] in unreadable:
+                    surplus[key[1:]] += more
+                    first_keys.setdefault(key[1:], key)
+                    for side_rows in sides:
+                        side_rows.pop(key, None)
             faults |= compare(*sides, {})
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise UnreadableArchiveError(one_line(error)) from error
+    for partition, key in first_keys.items():
+        if surplus[partition] != unreadable[partition]:
+            faults[key] = [
+                f"the partition has {surplus[partition]:,} messages that are not in the index, but"
+                f" {unreadable[partition]:,} were erased or moved back"
+            ]
     return faults
 
 

@@ -15,7 +15,7 @@ from conclave.backup import manifest
 from conclave.backup.destination import backups_in
 from conclave.backup.files import link, share, sum_of
 from conclave.backup.manifest import FileEntry, Manifest
-from conclave.store.archive import moves
+from conclave.store.archive import moves, reclaiming
 from conclave.store.engine import sqlite
 
 MAX_SHOWN = 3
@@ -157,8 +157,12 @@ def table_fault(database: Path, archive: Path) -> str:
         state = moves.find_state(connection)
         if state is None or state.unerased:
             return ""
+        unreadable = {
+            partition: usage.dead.messages + usage.returned
+            for partition, usage in reclaiming.shares(connection).items()
+        }
         try:
-            faults = integrity.index_faults(archive, moves.each_part(connection))
+            faults = integrity.index_faults(archive, moves.each_part(connection), unreadable)
         except UnreadableArchiveError as error:
             return f"cannot be read: {error}"
         names = integrity.group_names(connection, {key[0] for key in list(faults)[:MAX_SHOWN]})

@@ -8,6 +8,7 @@ from pathlib import Path
 from conclave.backup import manifest
 from conclave.backup.manifest import BackupError
 from conclave.config.settings import KEYS, LEDGER, Config
+from conclave.keys import copying
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.store import keyring, message_keys
@@ -42,13 +43,15 @@ def choose(config: Config, source: Path, *, accepts_older: bool) -> Inspection |
         return None
     _recover_own(config, key_state)
     places = [each / KEYS for each in (config.vault_path, *config.vault_copies)]
-    readable = list(_readable_files(places))
+    faults: list[str] = []
+    readable = list(_readable_files(places, faults))
     candidates = [each for each in readable if each.keys_id == key_state.keys_id]
     if not candidates:
         searched = ", ".join(str(each.parent) for each in places)
         others = "; these are vaults of another server" if readable else ""
+        unread = "".join(f"; {each}" for each in faults)
         raise BackupError(
-            f"{source}: the vault of this server is not at {searched}{others}: copy the newest one to"
+            f"{source}: the vault of this server is not at {searched}{others}{unread}: copy the newest one to"
             f" {config.vault_path}; without it no message can be read{keyring.ADVICE}"
         )
     newest = max(candidates, key=lambda each: (not each.flaws, each.serial))
@@ -88,11 +91,17 @@ def _recover_own(config: Config, key_state: KeyState) -> None:
         )
 
 
-def _readable_files(places: list[Path]) -> Iterator[Inspection]:
-    """Yield the key files that exist and can be read."""
+def _readable_files(places: list[Path], faults: list[str]) -> Iterator[Inspection]:
+    """Yield the key files that exist and can be read. Adds the reasons to ``faults`` why others cannot be read.
+
+    The head is read first, with a timeout: the disk of a copy may hang.
+    """
     for path in places:
-        with suppress(KeyFileError):
-            yield Inspection(path)
+        try:
+            if copying.read_head(path):
+                yield Inspection(path)
+        except KeyFileError as error:
+            faults.append(str(error))
 
 
 def _fault(file: Inspection, key_state: KeyState) -> str:

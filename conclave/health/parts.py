@@ -91,6 +91,8 @@ class Health:
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
         self.succeeded: dict[str, int] = {}
+        self._run_errors: dict[str, str] = {}
+        """The last error of the worker's runs, by job; until a run of that job succeeds, in any process."""
         self.run_seconds: Counter[str] = Counter()
         self.deleted: Counter[str] = Counter()
         self.returned: Counter[str] = Counter(database=0, archive=0)
@@ -119,9 +121,31 @@ class Health:
         self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])
         if not report["error"]:
             self.succeeded[job] = report["finished_at"]
+            self._clear_run_error(job)
         self.deleted.update(report["deleted"])
         self.returned.update(database=report["bytes_returned"], archive=report["archive_bytes_returned"])
         self.archived += report["archived"]
+
+    def set_run_error(self, job: str, error: str) -> None:
+        """Set the fault of cleanup: the worker's run of ``job`` has failed. A success of another job keeps it."""
+        self._run_errors[job] = error
+        self.set_fault(HealthPart.CLEANUP, self._run_fault())
+
+    def _clear_run_error(self, job: str) -> None:
+        """Clear what ``set_run_error`` has set, unless cleanup has another fault, such as that there is no worker."""
+        is_shown = self._faults.get(HealthPart.CLEANUP) == self._run_fault()
+        if self._run_errors.pop(job, None) and is_shown:
+            self.show_run_errors()
+
+    def show_run_errors(self) -> None:
+        """Set the fault of cleanup to the errors of runs, or clear it."""
+        if self._run_errors:
+            self.set_fault(HealthPart.CLEANUP, self._run_fault())
+        else:
+            self.clear_fault(HealthPart.CLEANUP)
+
+    def _run_fault(self) -> str:
+        return "; ".join(dict.fromkeys(self._run_errors.values()))
 
     def set_fault(self, part: str, text: str) -> None:
         """Set the fault of ``part``, which replaces an earlier one."""

@@ -102,6 +102,8 @@ class KeyFile:
         self.path = path
         self._mutex = RLock()
         self._keys_id, self._descriptor, self._is_held = b"", -1, False
+        self._head = b""
+        """The first unit of the open file."""
         self._serial = self._latest = 0
         self._unreported: set[bytes] = set()
         """The blocks whose covers may have changed, see ``refresh``."""
@@ -221,16 +223,24 @@ class KeyFile:
             raise KeyFileError(f"{self.path}: was replaced by an older key file: restart the server")
 
     def _is_replaced(self) -> bool:
-        """Return whether the file was replaced, or overwritten by a shorter one: the file itself only grows."""
+        """Return whether the file was replaced, or overwritten by another one: the file itself only grows.
+
+        An older file may be longer, since a rewrite makes the file shorter. A rewritten file has another head.
+        """
         if self._descriptor < 0:
             return True
         status = self.path.stat()
         is_shorter = status.st_size + -status.st_size % UNIT_BYTES < self._end
-        return is_shorter or not os.path.samestat(os.fstat(self._descriptor), status)
+        return (
+            is_shorter
+            or not os.path.samestat(os.fstat(self._descriptor), status)
+            or os.pread(self._descriptor, UNIT_BYTES, 0) != self._head
+        )
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        head = records.parse_file_head(os.pread(self._descriptor, UNIT_BYTES, 0))
+        self._head = os.pread(self._descriptor, UNIT_BYTES, 0)
+        head = records.parse_file_head(self._head)
         if head is None:
             raise KeyFileError(f"{self.path}: is not a key file")
         (self._serial, self._keys_id), self._end = head, UNIT_BYTES

@@ -84,7 +84,6 @@ class Supervisor:
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
-        self._job_errors: dict[str, str] = {}
         self._pending_report: asyncio.Future[dict[str, Any]] | None = None
         self._orders: set[WorkerOrder] = set()
         self._order_event = asyncio.Event()
@@ -335,16 +334,11 @@ class Supervisor:
         """Record the report of a run; return whether it succeeded."""
         self._health.record_run(report)
         if report["error"]:
-            self._job_errors[report["job"]] = report["error"]
+            self._health.set_run_error(report["job"], report["error"])
             log.error("cleanup_run", **report)
         else:
-            self._job_errors.pop(report["job"], None)
+            self._health.show_run_errors()
             log.info("cleanup_run", **report)
-        # A success of one purge job does not clear the fault of another.
-        if self._job_errors:
-            self._health.set_fault(HealthPart.CLEANUP, "; ".join(dict.fromkeys(self._job_errors.values())))
-        else:
-            self._health.clear_fault(HealthPart.CLEANUP)
         return not report["error"]
 
 

@@ -26,7 +26,7 @@ from conclave.logs.setup import get_logger
 from conclave.store import message_keys, unreadable
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import book
+from conclave.store.ledger import book, changes
 from conclave.store.message_keys import KeyState
 from conclave.system.disk_timeout import run_with_timeout
 
@@ -76,7 +76,7 @@ def require_usable(
     with _as_store_errors():
         inspection = Inspection(path)
         if state is None:
-            _require_empty(path, is_empty=not inspection.blocks())
+            _require_unused(connection, path, is_empty=not inspection.blocks())
             return
         _require_own(database, path, inspection.keys_id, state)
         if not accepts_older:
@@ -99,7 +99,7 @@ def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         keys = KeyStore(path)
         with _closed_on_error(keys):
-            _require_empty(path, is_empty=keys.is_empty)
+            _require_unused(connection, path, is_empty=keys.is_empty)
     with sqlite.write_transaction(connection):
         message_keys.adopt(connection, keys.keys_id)
     log.info("vault_begun", path=str(path.parent))
@@ -152,9 +152,13 @@ def _require_own(database: Path, path: Path, keys_id: bytes, state: KeyState) ->
         raise StoreError(f"{path}: belongs to another database than {database}{ADVICE}")
 
 
-def _require_empty(path: Path, *, is_empty: bool) -> None:
-    if not is_empty:
-        raise StoreError(f"{path}: belongs to another database: move that vault away, and keep it{ADVICE}")
+def _require_unused(connection: sqlite3.Connection, path: Path, *, is_empty: bool) -> None:
+    """Raise StoreError if the vault has keys, or the ledger of another database, which has no keys yet."""
+    tip = book.tip(path.with_name(LEDGER))
+    if not is_empty or (tip and tip[0] != changes.ledger_state(connection).ledger_id):
+        raise StoreError(
+            f"{path}: belongs to another database: set another vault.path, or move that vault away, and keep it{ADVICE}"
+        )
 
 
 def _require_complete(connection: sqlite3.Connection, path: Path, keys: KeyStore | Inspection, state: KeyState) -> None:

@@ -215,6 +215,17 @@ def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> No
     assert next_day(store).manifest.faults == {}, "a run has not come to its end: the next one sees to it"
 
 
+def test_what_was_erased_and_still_takes_space_is_no_damage(store: Backed) -> None:
+    """A run that erases in the archive changes the index, and leaves the files to a later one."""
+    [(lifetime, span)] = store.mover.execute("DELETE FROM archive_parts WHERE group_key = 1 RETURNING lifetime, span")
+    store.mover.execute("INSERT INTO archive_dead VALUES (?, ?, 5, ?)", lifetime, span, store.now)
+    assert store.back_up().manifest.faults == {}
+    store.mover.delete("group_key = 1 AND sequence_num = 2")
+    store.mover.execute("UPDATE archive_state SET version = ?", store.mover.version())
+    [fault] = next_day(store).manifest.faults.values()
+    assert "has 4 messages that are not in the index, but 5 were erased or moved back" in fault
+
+
 def test_a_file_that_cannot_be_read_does_not_keep_from_a_backup(store: Backed) -> None:
     path = data_file(store.config.archive_path)
     content = path.read_bytes()

@@ -354,6 +354,26 @@ def test_a_reader_never_misses_a_key_while_another_process_changes_the_file(
     assert faults == []
 
 
+def test_an_older_key_file_that_is_written_over_a_shorter_newer_one_is_told_and_not_changed(path: Path) -> None:
+    """A file that was rewritten is shorter than it was before: its size alone does not tell that it is older."""
+    store = KeyStore(path)
+    group_ids = [number.to_bytes(16, "big") for number in range(1_000)]
+    store.prepare([(each, 1) for each in group_ids])
+    older = path.read_bytes()
+    store.retain_only([(A, [Range(1, 1)])])
+    newer = path.read_bytes()
+    assert len(newer) < len(older)
+    path.write_bytes(older)
+    with pytest.raises(KeyFileError, match="was replaced by an older key file"):
+        store.refresh()
+    with pytest.raises(KeyFileError, match="was replaced by an older key file"):
+        store.prepare([(B, 1)])
+    assert path.read_bytes() == older
+    path.write_bytes(newer)
+    store.refresh()
+    assert store.blocks() == []
+
+
 def test_a_failed_write_leaves_the_store_usable(path: Path) -> None:
     memory = Memory(9)
     store = KeyStore(path, memory.draw)

@@ -1,6 +1,7 @@
 """A copy of the vault on a disk that does not answer: no process waits for it for longer than a bound."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from conclave.backup import vault as backup_vault
+from conclave.backup import restoring, vault as backup_vault
+from conclave.backup.manifest import BackupError
 from conclave.clock import FakeClock
 from conclave.config.settings import KEYS, Config
 from conclave.config.vault import VaultConfig
@@ -124,6 +126,29 @@ def test_a_server_starts_and_a_copy_is_made_elsewhere(store: KeyedBackups, away:
         store.back_up()
         backup_vault.copy(store.config, tmp_path / "third")
     assert behind(store, tmp_path / "third" / KEYS) == [0]
+
+
+def test_a_backup_is_restored_and_a_missing_vault_is_told_with_the_copy_that_does_not_answer(
+    store: KeyedBackups, away: Path, tmp_path: Path
+) -> None:
+    store.send(store.add_group(), 5)
+    made = store.back_up().path
+    there = tmp_path / "there"
+    there.mkdir()
+    shutil.copytree(store.config.vault_path, there / "vault")
+    config = replace(
+        store.config,
+        database_path=str(there / "hot.db"),
+        vault=replace(store.config.vault, path=str(there / "vault"), copies=(str(away.parent),)),
+    )
+    with hanging(away):
+        (there / "vault").rename(there / "aside")
+        with pytest.raises(BackupError, match=f"the vault of this server is not at .*; {away}: {SILENT}: copy the new"):
+            restoring.restore(config, FakeClock(store.now), made, lambda _: "")
+        shutil.rmtree(there / "vault")
+        (there / "aside").rename(there / "vault")
+        restoring.restore(config, FakeClock(store.now), made, lambda _: "")
+    assert config.database.exists()
 
 
 def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, away: Path, tmp_path: Path) -> None:

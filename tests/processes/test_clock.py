@@ -75,3 +75,25 @@ async def test_a_clock_that_was_wrong_is_accepted_though_the_command_is_killed_a
                         break
             run = conclave("cleanup", "run", "--config", tmp_path / "conclave.toml", cwd=tmp_path, env=wall.env)
             assert run.returncode == 0, run.stdout
+
+
+async def test_a_run_by_hand_that_succeeds_ends_the_fault_of_the_workers_run(tmp_path: Path, wall: WallClock) -> None:
+    """The worker's next run may be an hour away, and an operator who has followed the advice would see no effect."""
+    settings = '[cleanup]\nengine = "sql"\n'
+    with ServerProcess(tmp_path, settings, wall.env) as server:
+        server.wait_for("cleanup_run")
+        server.stop()
+    wall.set(YEAR)
+    with ServerProcess(tmp_path, settings, wall.env) as server:
+        assert "ClockWrongError" in server.wait_for("cleanup_run")["error"]
+        wall.set(0)
+        accepted = conclave(
+            *("cleanup", "run", "--accept-clock", "--config", tmp_path / "conclave.toml"), cwd=tmp_path, env=wall.env
+        )
+        assert accepted.returncode == 0, accepted.stdout
+        url = f"{server.wait_for('listening')['admin_url']}/healthz"
+        async with ClientSession() as http:
+            for _ in waiting("health"):
+                async with http.get(url) as response:
+                    if not (await response.json())["faults"]:
+                        break

@@ -81,6 +81,23 @@ def test_a_second_database_on_the_same_vault_is_refused(served: ServerProcess, t
     assert {path.name for path in tmp_path.glob("second.*")} == {"second.db.server-lock"}, "nothing was begun"
 
 
+@pytest.mark.parametrize("options", [(), ("--accept-older-vault",)], ids=["plain", "accepting"])
+def test_a_new_database_does_not_take_the_vault_of_another_one_that_has_no_keys_yet(
+    served: ServerProcess, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """By their defaults conclave.db and conclave.db2 have the same vault."""
+    ledger = tmp_path / "conclave.vault" / "ledger"
+    served.stop()
+    before = ledger.read_bytes()
+    config = configure(tmp_path, 'database_path = "conclave.db2"\n')
+    told = conclave("serve", *options, "--config", config, cwd=tmp_path).stderr
+    assert "conclave.vault/keys: belongs to another database: set another vault.path" in told
+    assert ledger.read_bytes() == before
+    assert "belongs to another database" in refused(conclave("serve", *options, "--config", config, cwd=tmp_path))
+    with ServerProcess(tmp_path, SQL) as again:
+        assert again.stop()[0] == 0
+
+
 @pytest.mark.parametrize("way", ["link", "hard link"])
 def test_a_run_waits_for_a_run_on_the_same_database_by_another_name(
     served: ServerProcess, tmp_path: Path, way: str
