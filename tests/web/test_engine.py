@@ -111,6 +111,28 @@ async def test_the_view_has_the_beginning_of_a_long_text(chatters: Chatters) -> 
     assert await alice("fullText", shown["number"] + 1) is None
 
 
+async def test_a_direct_conversation_can_be_started_again_after_leaving_it(chatters: Chatters) -> None:
+    alice, bob = [await chatters.new(each) for each in ("alice", "bob")]
+    former = await alice("openDirect", "bob")
+    await bob.invited()
+    await alice("leave", former)
+    # Bob is still in the former group, which has the usual name.
+    again = await alice("openDirect", "bob")
+    assert await bob.invited() == again
+    assert await alice("openDirect", "bob") == again
+    await alice.until(lambda view: [each["title"] for each in view["groups"]] == ["bob"])
+    assert (await alice.view())["groups"][0]["direct"]
+
+
+async def test_a_group_can_have_any_title_also_one_that_is_in_use(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    for title in ("Club", "Club", "日本", "日本"):
+        await alice("createGroup", title)
+    groups = await alice.until(lambda view: len(view["groups"]) == 4 and view["groups"])
+    assert [each["title"] for each in groups] == ["Club", "Club", "日本", "日本"]
+    assert sorted(each["name"] for each in groups)[:2] == ["Club", "Club_2"]
+
+
 async def test_pending_commands_do_not_undo_a_logout(chatters: Chatters) -> None:
     alice = await chatters.new("alice")
     await asyncio.gather(alice("setAlias", "Al"), alice("logout"), return_exceptions=True)

@@ -324,6 +324,27 @@ async def test_a_failed_command_shows_its_error_and_keeps_the_text(tab: Tab) -> 
         await fake.true(tab, "document.querySelector('textarea').value === 'hello'")
 
 
+async def test_an_error_in_a_dialog_is_above_it_and_can_be_closed(tab: Tab) -> None:
+    shown = everything()
+    shown["answers"]["openDirect"] = {"fault": fake.FAULT}
+    at_toast = """(() => {
+      const { left, top } = document.querySelector(".toast button").getBoundingClientRect();
+      return document.elementFromPoint(left + 5, top + 5)?.closest(".toast") != null;
+    })()"""
+    async with fake.serving(shown) as url:
+        await tab.look(360, 640, "light")
+        await fake.opened(tab, url)
+        await tab.run("document.querySelector('[aria-label=\"New conversation\"]').click()")
+        await fake.seen(tab, "dialog", "Direct message")
+        await tab.run("document.querySelector('[name=person]').focus()")
+        await fake.write(tab, "bob")
+        await fake.press(tab, "Enter")
+        await fake.seen(tab, "[role=alert]", "the server does not answer")
+        assert await tab.run(at_toast)
+        await tab.run("document.querySelector('.toast button').click()")
+        await fake.true(tab, "!document.querySelector('.toast') && !!document.querySelector('dialog[open]')")
+
+
 async def test_a_changed_key_is_shown_until_it_is_verified(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url, DIRECT)
