@@ -345,6 +345,17 @@ async def test_an_error_in_a_dialog_is_above_it_and_can_be_closed(tab: Tab) -> N
         await fake.true(tab, "!document.querySelector('.toast') && !!document.querySelector('dialog[open]')")
 
 
+async def test_a_narrow_screen_shows_above_the_conversation_that_there_is_no_connection(tab: Tab) -> None:
+    offline = {"state": "offline", "why": "the server does not answer", "retryAt": 0}
+    async with fake.serving(everything(connection=offline)) as url:
+        await tab.look(360, 640, "light")
+        await fake.opened(tab, url, BOOKS)
+        await fake.true(
+            tab,
+            "[...document.querySelectorAll('.connection p')].filter((each) => each.checkVisibility()).length === 1",
+        )
+
+
 async def test_a_changed_key_is_shown_until_it_is_verified(tab: Tab) -> None:
     async with fake.serving(everything()) as url:
         await fake.opened(tab, url, DIRECT)
