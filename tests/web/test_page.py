@@ -67,6 +67,19 @@ async def test_local_data_can_be_erased_after_the_session_has_ended(tab: Tab) ->
         assert "Erase" not in await tab.run("document.body.textContent")
 
 
+async def test_a_login_to_another_account_asks_before_it_erases_the_local_data(tab: Tab) -> None:
+    async with fake.serving(everything(phase="out")) as url:
+        await fake.opened(tab, url)
+        for name, value in (("username", "bob"), ("password", "password of bob")):
+            await tab.run(f"document.querySelector('[name={name}]').focus()")
+            await fake.write(tab, value)
+        await fake.press(tab, "Enter")
+        await fake.seen(tab, "dialog", "messages and keys of alice")
+        assert not await tab.run("!!document.querySelector('.chat')")
+        await tab.run("document.querySelector('dialog button.danger').click()")
+        await fake.seen(tab, ".chat")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 800)])
 async def test_axe_finds_no_violation_on_any_screen_and_nothing_overflows(
