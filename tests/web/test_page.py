@@ -358,6 +358,32 @@ async def test_an_error_in_a_dialog_is_above_it_and_can_be_closed(tab: Tab) -> N
         await fake.true(tab, "!document.querySelector('.toast') && !!document.querySelector('dialog[open]')")
 
 
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("takeBack", ["More actions for the message from You", "Take back for everyone", "Take back"]),
+        ("setExpiry", ["About this conversation", "Change", "Set lifetime"]),
+        ("verify", ["About this conversation", "bob", "Compare keys", "They match"]),
+        ("setRole", ["About this conversation", "alice", "Step down"]),
+    ],
+)
+async def test_a_failed_action_of_a_dialog_shows_its_error_and_leaves_it_open(
+    tab: Tab, command: str, path: list[str]
+) -> None:
+    shown = everything()
+    shown["answers"][command] = {"fault": fake.FAULT}
+    async with fake.serving(shown) as url:
+        await fake.opened(tab, url, BOOKS)
+        for label in path:
+            top = "[...([...document.querySelectorAll('dialog')].at(-1) ?? document).querySelectorAll('button')]"
+            named = f"{top}.filter((each) => ((each.ariaLabel ?? '') + each.textContent).includes({label!r}))"
+            await fake.true(tab, f"{named}.some((each) => !each.disabled)")
+            await tab.run(f"{named}.at(-1).click()")
+        await fake.seen(tab, "dialog .toast", "the server does not answer")
+        await asyncio.sleep(0.3)
+        await fake.seen(tab, "dialog .toast", "the server does not answer")
+
+
 async def test_a_narrow_screen_shows_above_the_conversation_that_there_is_no_connection(tab: Tab) -> None:
     offline = {"state": "offline", "why": "the server does not answer", "retryAt": 0}
     async with fake.serving(everything(connection=offline)) as url:

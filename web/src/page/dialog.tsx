@@ -92,7 +92,7 @@ function Confirmation({ title, text, action, act, isDanger, done }: Question) {
           class={isDanger ? "danger" : "primary"}
           autofocus
           act={async () => {
-            if (!(await attempt(act()))) return;
+            await act();
             closeDialog();
             done?.();
           }}
@@ -113,7 +113,7 @@ interface ActionProps {
   label?: string;
 }
 
-/** A button that is busy until its action has finished. */
+/** A button that is busy until its action has finished, and shows a toast if it fails. */
 export function Action({ act, children, label, disabled, ...rest }: ActionProps) {
   const [isBusy, setBusy] = useState(false);
   const onClick = async () => {
