@@ -358,6 +358,30 @@ async def test_an_error_in_a_dialog_is_above_it_and_can_be_closed(tab: Tab) -> N
         await fake.true(tab, "!document.querySelector('.toast') && !!document.querySelector('dialog[open]')")
 
 
+async def test_a_message_that_was_found_before_is_scrolled_to_again(tab: Tab) -> None:
+    shown = everything()
+    shown["messages"][BOOKS] = [fake.message(each, f"message {each}") for each in range(1, 301)]
+    shown["conversations"][BOOKS] = fake.conversation()
+    on_screen = """(() => {
+      const box = document.querySelector(".timeline").getBoundingClientRect();
+      const row = document.getElementById("m150")?.getBoundingClientRect();
+      return !document.querySelector("dialog") && !!row && row.top >= box.top && row.bottom <= box.bottom;
+    })()"""
+    away = ["document.querySelector('.timeline').scrollTop += 2000", "document.querySelector('.to-end').click()", ""]
+    async with fake.serving(shown) as url:
+        await fake.opened(tab, url, BOOKS)
+        for scroll_away in away:
+            await tab.run("document.querySelector('[aria-label=\"Search in this conversation\"]').click()")
+            await fake.seen(tab, "dialog", "Words")
+            await fake.write(tab, "message 150")
+            await fake.seen(tab, ".results button", "message 150")
+            await tab.run("document.querySelector('.results button').click()")
+            await fake.true(tab, on_screen)
+            if scroll_away:
+                await tab.run(scroll_away)
+                await fake.true(tab, f"!{on_screen}")
+
+
 @pytest.mark.parametrize(
     ("command", "path"),
     [
