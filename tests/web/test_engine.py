@@ -1,15 +1,21 @@
 """The engine of the browser chat with a real server and the Python client."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from conclave.client.encryption.comparison import comparison_code
 from tests.support.client import PASSWORD
+from tests.support.proxies import free_ports
+from tests.support.server import conclave
 from tests.web.chatter import Chatters, FaultError
 from tests.web.conftest import Club, NewDevice
 from tests.web.node import needs_node
+from tests.web.people import server_on
 
 pytestmark = [needs_node, pytest.mark.system]
 
@@ -96,7 +102,7 @@ async def test_a_message_that_expires_while_its_response_is_lost_does_not_stay_q
     await alice.restart()
     await chatters.ask("loseAnswers", count=0)
     await alice("open", group)
-    await alice.until(lambda view: not view["conversation"]["sending"])
+    await alice.until(lambda view: view["conversation"] and not view["conversation"]["sending"])
     assert not await alice.texts()
 
 
@@ -109,6 +115,28 @@ async def test_the_view_has_the_beginning_of_a_long_text(chatters: Chatters) -> 
     assert (len(shown["text"]), shown["omitted"]) == (16_000, 4_000)
     assert await alice("fullText", shown["number"]) == "a" * 20_000
     assert await alice("fullText", shown["number"] + 1) is None
+
+
+async def test_a_direct_conversation_can_be_started_again_after_leaving_it(chatters: Chatters) -> None:
+    alice, bob = [await chatters.new(each) for each in ("alice", "bob")]
+    former = await alice("openDirect", "bob")
+    await bob.invited()
+    await alice("leave", former)
+    # Bob is still in the former group, which has the usual name.
+    again = await alice("openDirect", "bob")
+    assert await bob.invited() == again
+    assert await alice("openDirect", "bob") == again
+    await alice.until(lambda view: [each["title"] for each in view["groups"]] == ["bob"])
+    assert (await alice.view())["groups"][0]["direct"]
+
+
+async def test_a_group_can_have_any_title_also_one_that_is_in_use(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    for title in ("Club", "Club", "日本", "日本"):
+        await alice("createGroup", title)
+    groups = await alice.until(lambda view: len(view["groups"]) == 4 and view["groups"])
+    assert [each["title"] for each in groups] == ["Club", "Club", "日本", "日本"]
+    assert sorted(each["name"] for each in groups)[:2] == ["Club", "Club_2"]
 
 
 async def test_pending_commands_do_not_undo_a_logout(chatters: Chatters) -> None:
@@ -245,3 +273,25 @@ async def test_a_logout_erases_everything(chatters: Chatters) -> None:
     assert view["groups"] == []
     with pytest.raises(FaultError):
         await alice("createGroup", "club")
+
+
+async def test_it_says_that_the_servers_clock_is_in_doubt_and_continues_after(programs: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with server_on(tmp_path, port) as server:
+        async with Chatters(programs / "chatter.mjs", server.url, tmp_path) as chatters:
+            alice = await chatters.new("alice")
+            group = await alice("createGroup", "club")
+            await alice("open", group)
+            await alice("send", group, "before")
+            await alice.receives("before")
+            server.stop()
+            with closing(sqlite3.connect(tmp_path / "server" / "conclave.db")) as database, database:
+                database.execute("UPDATE messages SET created_at = created_at + 7200")
+            with server_on(tmp_path, port) as doubting:
+                await alice("reconnect")
+                await alice.until(lambda view: "clock is in doubt" in view["connection"]["why"])
+                await alice("send", group, "meanwhile")
+                accept = ("cleanup", "run", "--accept-clock", "--config", doubting.config)
+                assert conclave(*accept, cwd=doubting.folder).returncode == 0
+                await alice.receives("meanwhile")
+                await alice.until(lambda view: view["connection"] == {"state": "online", "why": "", "retryAt": 0})

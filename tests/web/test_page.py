@@ -67,6 +67,19 @@ async def test_local_data_can_be_erased_after_the_session_has_ended(tab: Tab) ->
         assert "Erase" not in await tab.run("document.body.textContent")
 
 
+async def test_a_login_to_another_account_asks_before_it_erases_the_local_data(tab: Tab) -> None:
+    async with fake.serving(everything(phase="out")) as url:
+        await fake.opened(tab, url)
+        for name, value in (("username", "bob"), ("password", "password of bob")):
+            await tab.run(f"document.querySelector('[name={name}]').focus()")
+            await fake.write(tab, value)
+        await fake.press(tab, "Enter")
+        await fake.seen(tab, "dialog", "messages and keys of alice")
+        assert not await tab.run("!!document.querySelector('.chat')")
+        await tab.run("document.querySelector('dialog button.danger').click()")
+        await fake.seen(tab, ".chat")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 800)])
 async def test_axe_finds_no_violation_on_any_screen_and_nothing_overflows(
@@ -322,6 +335,88 @@ async def test_a_failed_command_shows_its_error_and_keeps_the_text(tab: Tab) -> 
         await fake.press(tab, "Enter")
         await fake.seen(tab, "[role=alert]", "the server does not answer")
         await fake.true(tab, "document.querySelector('textarea').value === 'hello'")
+
+
+async def test_an_error_in_a_dialog_is_above_it_and_can_be_closed(tab: Tab) -> None:
+    shown = everything()
+    shown["answers"]["openDirect"] = {"fault": fake.FAULT}
+    at_toast = """(() => {
+      const { left, top } = document.querySelector(".toast button").getBoundingClientRect();
+      return document.elementFromPoint(left + 5, top + 5)?.closest(".toast") != null;
+    })()"""
+    async with fake.serving(shown) as url:
+        await tab.look(360, 640, "light")
+        await fake.opened(tab, url)
+        await tab.run("document.querySelector('[aria-label=\"New conversation\"]').click()")
+        await fake.seen(tab, "dialog", "Direct message")
+        await tab.run("document.querySelector('[name=person]').focus()")
+        await fake.write(tab, "bob")
+        await fake.press(tab, "Enter")
+        await fake.seen(tab, "[role=alert]", "the server does not answer")
+        assert await tab.run(at_toast)
+        await tab.run("document.querySelector('.toast button').click()")
+        await fake.true(tab, "!document.querySelector('.toast') && !!document.querySelector('dialog[open]')")
+
+
+async def test_a_message_that_was_found_before_is_scrolled_to_again(tab: Tab) -> None:
+    shown = everything()
+    shown["messages"][BOOKS] = [fake.message(each, f"message {each}") for each in range(1, 301)]
+    shown["conversations"][BOOKS] = fake.conversation()
+    on_screen = """(() => {
+      const box = document.querySelector(".timeline").getBoundingClientRect();
+      const row = document.getElementById("m150")?.getBoundingClientRect();
+      return !document.querySelector("dialog") && !!row && row.top >= box.top && row.bottom <= box.bottom;
+    })()"""
+    away = ["document.querySelector('.timeline').scrollTop += 2000", "document.querySelector('.to-end').click()", ""]
+    async with fake.serving(shown) as url:
+        await fake.opened(tab, url, BOOKS)
+        for scroll_away in away:
+            await tab.run("document.querySelector('[aria-label=\"Search in this conversation\"]').click()")
+            await fake.seen(tab, "dialog", "Words")
+            await fake.write(tab, "message 150")
+            await fake.seen(tab, ".results button", "message 150")
+            await tab.run("document.querySelector('.results button').click()")
+            await fake.true(tab, on_screen)
+            if scroll_away:
+                await tab.run(scroll_away)
+                await fake.true(tab, f"!{on_screen}")
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("takeBack", ["More actions for the message from You", "Take back for everyone", "Take back"]),
+        ("setExpiry", ["About this conversation", "Change", "Set lifetime"]),
+        ("verify", ["About this conversation", "bob", "Compare keys", "They match"]),
+        ("setRole", ["About this conversation", "alice", "Step down"]),
+    ],
+)
+async def test_a_failed_action_of_a_dialog_shows_its_error_and_leaves_it_open(
+    tab: Tab, command: str, path: list[str]
+) -> None:
+    shown = everything()
+    shown["answers"][command] = {"fault": fake.FAULT}
+    async with fake.serving(shown) as url:
+        await fake.opened(tab, url, BOOKS)
+        for label in path:
+            top = "[...([...document.querySelectorAll('dialog')].at(-1) ?? document).querySelectorAll('button')]"
+            named = f"{top}.filter((each) => ((each.ariaLabel ?? '') + each.textContent).includes({label!r}))"
+            await fake.true(tab, f"{named}.some((each) => !each.disabled)")
+            await tab.run(f"{named}.at(-1).click()")
+        await fake.seen(tab, "dialog .toast", "the server does not answer")
+        await asyncio.sleep(0.3)
+        await fake.seen(tab, "dialog .toast", "the server does not answer")
+
+
+async def test_a_narrow_screen_shows_above_the_conversation_that_there_is_no_connection(tab: Tab) -> None:
+    offline = {"state": "offline", "why": "the server does not answer", "retryAt": 0}
+    async with fake.serving(everything(connection=offline)) as url:
+        await tab.look(360, 640, "light")
+        await fake.opened(tab, url, BOOKS)
+        await fake.true(
+            tab,
+            "[...document.querySelectorAll('.connection p')].filter((each) => each.checkVisibility()).length === 1",
+        )
 
 
 async def test_a_changed_key_is_shown_until_it_is_verified(tab: Tab) -> None:

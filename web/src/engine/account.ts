@@ -9,7 +9,7 @@ import { Encryption, MAX_TEXT_BYTES } from "./encryption/encryption";
 import { History, type Entry } from "./history";
 import { Membership } from "./membership";
 import { Mirror, type MirrorObserver } from "./mirror";
-import { nameFor } from "./names";
+import { directNames, namesFor } from "./names";
 import { effectiveExpiry, policyNotice } from "./policy";
 import { search } from "./search";
 import { SendQueue } from "./sending";
@@ -21,7 +21,7 @@ import { Batch, type Vault } from "./store/vault";
 import { Sync } from "./sync";
 import { utf8 } from "./bytes";
 import { mentions, withReplyTo } from "./texts";
-import { directName, directOf, groupView, nameOf, titleOf, type Parts } from "./view";
+import { directOf, groupView, nameOf, titleOf, type Parts } from "./view";
 
 /** Notices per group that are kept in memory. */
 const MAX_NOTICES = 50;
@@ -272,8 +272,19 @@ export class Account implements MirrorObserver {
     await this.mirror.onTakenBack(groupId, [number]);
   }
 
-  async createGroup(title: string, name = nameFor(title)): Promise<Id> {
-    const groupId = await this.membership.create(name, title === name ? "" : title);
+  createGroup(title: string, name?: string): Promise<Id> {
+    return this.createNamed(name === undefined ? namesFor(title) : [name], title);
+  }
+
+  /** Creates a group with the first of these names that is not taken. */
+  private async createNamed([name, ...others]: readonly string[], title: string): Promise<Id> {
+    let groupId: Id;
+    try {
+      groupId = await this.membership.create(name!, title === name ? "" : title);
+    } catch (error) {
+      if (others.length === 0 || !hasCode(error, Code.CONFLICT)) throw error;
+      return this.createNamed(others, title);
+    }
     await this.mirror.readGroups();
     return groupId;
   }
@@ -282,12 +293,12 @@ export class Account implements MirrorObserver {
   async openDirect(username: string): Promise<Id> {
     const user = await this.server.user(username);
     if (user.user_id === this.session.userId) throw new RefusedError(400, 0, "you cannot message yourself");
-    const name = directName(this.session.username, user.username);
+    const names = directNames(this.session.username, user.username);
     const groups = [...this.mirror.listed.values()];
     const found =
-      groups.find((each) => directOf(each, this.session.userId) === user.user_id) ?? groups.find((each) => each.group_name === name);
+      groups.find((each) => directOf(each, this.session.userId) === user.user_id) ?? groups.find((each) => names.includes(each.group_name));
     if (found) return found.group_id;
-    const groupId = await this.createGroup(name, name);
+    const groupId = await this.createNamed(names, "");
     try {
       await this.membership.invite(groupId, user.username);
     } catch (error) {

@@ -126,7 +126,7 @@ export interface Account {
 
 export interface Connection {
   state: "connecting" | "online" | "offline";
-  /** Why it is offline, to show. */
+  /** Why it is offline, or why no messages are fetched although it is online, to show. */
   why: string;
   /** The time of the next attempt, by `Date.now()`; 0: none is scheduled. */
   retryAt: number;

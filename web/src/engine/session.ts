@@ -145,7 +145,7 @@ export class SessionManager {
         alias: account.session.alias,
         fingerprint: account.keys.ownKeys.fingerprint,
       },
-      connection: isIn ? account.sync.connection : OFFLINE,
+      connection: isIn ? account.sync.shownConnection : OFFLINE,
       clockOffset: clock?.anchor ? clock.now() - Date.now() / 1000 : null,
       groups: isIn ? account.groups() : [],
       invites: isIn ? account.invites() : [],

@@ -25,6 +25,8 @@ const TICK_MS = 250;
 /** The minimum time between two requests for the server's time. */
 const TIME_REQUEST_MS = 1_000;
 
+const TIME_UNKNOWN = "The server's clock is in doubt. New messages are shown once its operator has accepted the clock.";
+
 /** Callbacks of a Sync. */
 export interface SyncObserver {
   /** The connection has changed, or there is news. */
@@ -65,6 +67,12 @@ export class Sync {
   ) {
     this.maintenance = new GroupMaintenance(keys, server);
     this.repeating = new Repeating(server, history, keys, clock, (groupId) => this.fetchSoon(groupId));
+  }
+
+  /** The connection to show. */
+  get shownConnection(): Connection {
+    const isStalled = this.connection.state === "online" && this.clock.isTimeUnknown;
+    return isStalled ? { ...this.connection, why: TIME_UNKNOWN } : this.connection;
   }
 
   start(): void {

@@ -5,6 +5,7 @@ import type { Id } from "./api";
 import type { Encryption } from "./encryption/encryption";
 import type { Entry, GroupHistory, History } from "./history";
 import type { Mirror } from "./mirror";
+import { directNames } from "./names";
 import type { SendQueue } from "./sending";
 import type { ServerClock } from "./server/clock";
 import type { ListedGroup } from "./server/wire";
@@ -52,16 +53,11 @@ export const titleOf = (group: ListedGroup, userId: Id): string => {
   return member ? member.alias || member.username : group.alias || group.group_name;
 };
 
-const MAX_NAME = 64;
-
-/** Returns the name of the group for direct messages, the same as in the terminal chat. */
-export const directName = (one: string, other: string): string => `${one}_and_${other}`.slice(0, MAX_NAME);
-
 /** Returns the other member of a group for direct messages; null for other groups. */
 export function directOf(group: ListedGroup, userId: Id): Id | null {
   const [one, other] = group.members;
   if (!one || !other || group.members.length > 2 || group.visibility !== "private") return null;
-  const names = [directName(one.username, other.username), directName(other.username, one.username)];
+  const names = [...directNames(one.username, other.username), ...directNames(other.username, one.username)];
   return names.includes(group.group_name) ? (one.user_id === userId ? other.user_id : one.user_id) : null;
 }
 

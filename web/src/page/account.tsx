@@ -166,6 +166,19 @@ export function confirmErasure(username: string): void {
   });
 }
 
+/** Asks whether to log in to another account, which erases the local data of the one whose session has ended. */
+export function confirmReplacement(username: string, done: () => void): void {
+  const name = displayName(username);
+  confirmAction({
+    title: `Erase the data of ${name}?`,
+    text: `This browser has messages and keys of ${name}, and can have only one account. A login to another one erases them. They cannot be restored.`,
+    action: "Erase and continue",
+    isDanger: true,
+    act: async () => undefined,
+    done,
+  });
+}
+
 function confirmDeletion(username: string): void {
   const password = { text: "" };
   confirmAction({

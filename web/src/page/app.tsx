@@ -2,16 +2,16 @@
 
 import { useEffect, useLayoutEffect } from "preact/hooks";
 import { Conversation } from "./conversation";
-import { Dialogs } from "./dialog";
-import { Icon } from "./icons";
+import { Dialogs, Toast } from "./dialog";
 import { Login } from "./login";
 import { navigateTo, closeConversation, useOpenGroup } from "./place";
 import { Sidebar } from "./sidebar";
-import { attempt, closeAllDialogs, engine, hideToast, useToast, useView } from "./store";
+import { attempt, closeAllDialogs, engine, useDialogs, useView } from "./store";
 
 export function App() {
   const view = useView();
   const { phase, fault } = view;
+  const hasDialog = useDialogs().length > 0;
   useLayoutEffect(() => {
     // Before the next screen can open a dialog of its own.
     if (phase !== "in") closeAllDialogs();
@@ -25,7 +25,7 @@ export function App() {
         </p>
       )}
       <Dialogs />
-      <Toast />
+      {!hasDialog && <Toast />}
     </>
   );
 }
@@ -98,21 +98,5 @@ function Chat() {
         </section>
       )}
     </main>
-  );
-}
-
-function Toast() {
-  const toast = useToast();
-  return (
-    <div class="toasts" role={toast?.isError ? "alert" : "status"}>
-      {toast && (
-        <div class={toast.isError ? "toast fault" : "toast"}>
-          <p>{toast.text}</p>
-          <button class="icon" type="button" aria-label="Close" onClick={hideToast}>
-            <Icon name="close" />
-          </button>
-        </div>
-      )}
-    </div>
   );
 }

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Code } from "../engine/api";
 import { Action, Dialog } from "./dialog";
-import { attempt, closeDialog, engine, errorText, showToast, useView } from "./store";
+import { closeDialog, engine, errorText, showToast, useView } from "./store";
 import { displayName } from "./text";
 
 export function CompareDialog({ groupId, userId }: { groupId: string; userId: string }) {
@@ -42,7 +42,7 @@ export function CompareDialog({ groupId, userId }: { groupId: string; userId: st
             <Action
               class="primary"
               act={async () => {
-                if (!(await attempt(engine.verify(userId, fingerprint)))) return;
+                await engine.verify(userId, fingerprint);
                 closeDialog();
                 showToast(`${name}'s key is verified.`);
               }}

@@ -10,7 +10,7 @@ import { InviteForm } from "./inviting";
 import { CompareDialog } from "./compare";
 import { navigateBack } from "./place";
 import { SearchDialog } from "./search";
-import { nameOf } from "./sidebar";
+import { ConnectionLine, nameOf } from "./sidebar";
 import { engine, openDialog } from "./store";
 import { displayName, joinNames } from "./text";
 import { lifetimeText } from "./time";
@@ -30,6 +30,9 @@ export function Conversation({ view, group, conversation }: Props) {
   return (
     <section class="conversation" aria-label={nameOf(group)}>
       <Heading group={group} />
+      <div class="narrow-only">
+        <ConnectionLine view={view} />
+      </div>
       <Warnings group={group} />
       {conversation && view.clockOffset !== null ? (
         <Timeline key={group.groupId} view={view} group={group} conversation={conversation} onReply={setReplyTo}>

@@ -3,7 +3,7 @@
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
-import { attempt, closeDialog, dialogClosed, openDialog, useDialogs } from "./store";
+import { attempt, closeDialog, dialogClosed, hideToast, openDialog, useDialogs, useToast } from "./store";
 
 /** The id of the surrounding dialog. */
 const DialogId = createContext(0);
@@ -23,6 +23,7 @@ export function Dialogs() {
 export function Dialog({ title, children }: { title: ComponentChildren; children: ComponentChildren }) {
   const id = useId();
   const dialogId = useContext(DialogId);
+  const isTopmost = useDialogs().at(-1)?.id === dialogId;
   const ref = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => ref.current!.showModal(), []);
   return (
@@ -41,7 +42,25 @@ export function Dialog({ title, children }: { title: ComponentChildren; children
         </header>
         <div class="body">{children}</div>
       </div>
+      {isTopmost && <Toast />}
     </dialog>
+  );
+}
+
+/** Rendered in the topmost dialog, if there is one: a modal dialog hides and disables everything behind it. */
+export function Toast() {
+  const toast = useToast();
+  return (
+    <div class="toasts" role={toast?.isError ? "alert" : "status"}>
+      {toast && (
+        <div class={toast.isError ? "toast fault" : "toast"}>
+          <p>{toast.text}</p>
+          <button class="icon" type="button" aria-label="Close" onClick={hideToast}>
+            <Icon name="close" />
+          </button>
+        </div>
+      )}
+    </div>
   );
 }
 
@@ -73,7 +92,7 @@ function Confirmation({ title, text, action, act, isDanger, done }: Question) {
           class={isDanger ? "danger" : "primary"}
           autofocus
           act={async () => {
-            if (!(await attempt(act()))) return;
+            await act();
             closeDialog();
             done?.();
           }}
@@ -94,7 +113,7 @@ interface ActionProps {
   label?: string;
 }
 
-/** A button that is busy until its action has finished. */
+/** A button that is busy until its action has finished, and shows a toast if it fails. */
 export function Action({ act, children, label, disabled, ...rest }: ActionProps) {
   const [isBusy, setBusy] = useState(false);
   const onClick = async () => {

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { DryRun } from "../engine/api";
 import { Action, Dialog } from "./dialog";
-import { attempt, closeDialog, engine, errorText, showToast, useView } from "./store";
+import { closeDialog, engine, errorText, showToast, useView } from "./store";
 import { count } from "./text";
 import { AFTER_FETCH, KEEP, LIFETIME_UNITS, dateAndTime, durationText, lifetimeText } from "./time";
 
@@ -93,7 +93,7 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
           class={preview?.messagesExpiring ? "danger" : "primary"}
           disabled={!preview}
           act={async () => {
-            if (!(await attempt(engine.setExpiry(groupId, seconds)))) return;
+            await engine.setExpiry(groupId, seconds);
             closeDialog();
             showToast(`Messages are now ${lifetimeText(preview?.effective ?? seconds)}.`);
           }}

@@ -2,7 +2,7 @@
 
 import { useId, useRef, useState } from "preact/hooks";
 import { CommandError } from "../engine/api";
-import { confirmErasure } from "./account";
+import { confirmErasure, confirmReplacement } from "./account";
 import { confirmAction } from "./dialog";
 import { engine, errorText, useView } from "./store";
 
@@ -50,10 +50,16 @@ export function Login() {
     if (isNew && [...password].length < MIN_PASSWORD)
       return fail(`A password has at least ${MIN_PASSWORD} characters.`, "password");
     if (isNew && password !== read("again")) return fail("The passwords do not match.", "again");
+    const token = read("token").trim();
+    if (!account || account.username === username) return proceed(username, password, token);
+    confirmReplacement(account.username, () => void proceed(username, password, token));
+  };
+
+  const proceed = async (username: string, password: string, token: string) => {
     setFault("");
     setBusy(true);
     try {
-      await enter(username, password, read("token").trim());
+      await enter(username, password, token);
     } catch (error) {
       const isForbidden = error instanceof CommandError && error.fault.kind === "forbidden";
       if (isForbidden && isNew) setNeedsToken(true);

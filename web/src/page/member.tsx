@@ -3,7 +3,7 @@
 import { CompareDialog } from "./compare";
 import { Action, Dialog, confirmAction } from "./dialog";
 import { navigateTo } from "./place";
-import { attempt, closeDialog, closeAllDialogs, engine, openDialog, useView } from "./store";
+import { closeDialog, closeAllDialogs, engine, openDialog, useView } from "./store";
 import { displayName, singleLine } from "./text";
 
 export function MemberDialog({ groupId, userId }: { groupId: string; userId: string }) {
@@ -75,7 +75,7 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
         </div>
       )}
       {isSelf && isAdmin && group.members.length > 1 && (
-        <Action act={() => attempt(engine.setRole(groupId, userId, "member"))}>Step down as admin</Action>
+        <Action act={() => engine.setRole(groupId, userId, "member")}>Step down as admin</Action>
       )}
     </Dialog>
   );

@@ -16,7 +16,18 @@ export function navigateTo(group: string, around?: number): void {
   if (openGroup()) history.replaceState(state, "");
   else history.pushState(state, "");
   changes.dispatchEvent(new Event("change"));
+  if (around) changes.dispatchEvent(new CustomEvent("message", { detail: { group, number: around } }));
   void attempt(engine.open(group, around));
+}
+
+/** Calls `listener` when a message of a group is opened, until the returned function is called. */
+export function onMessageOpened(group: string, listener: (number: number) => void): () => void {
+  const receive = (event: Event) => {
+    const { detail } = event as CustomEvent<{ group: string; number: number }>;
+    if (detail.group === group) listener(detail.number);
+  };
+  changes.addEventListener("message", receive);
+  return () => changes.removeEventListener("message", receive);
 }
 
 /** Returns to the list. */

@@ -3,6 +3,7 @@
 import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Conversation, Message } from "../engine/api";
+import { onMessageOpened } from "./place";
 import { attempt, engine } from "./store";
 
 /** The window is moved when the scroll position is this near to one of its ends. */
@@ -79,8 +80,8 @@ export function useScrollPosition(
     if (target !== null && target !== now.scrolledTo && document.getElementById(`m${target}`)) {
       now.scrolledTo = target;
       const row = document.getElementById(`m${target}`)!;
-      box.scrollTop += topOf(row, box) - (target === around ? box.clientHeight / 3 : 56);
-      if (target === around) row.focus({ preventScroll: true });
+      if (target === around) show(row, box);
+      else box.scrollTop += topOf(row, box) - 56;
     } else if (!now.isInitialized || (now.isAtEnd && !hasLater)) {
       box.scrollTop = box.scrollHeight;
     } else {
@@ -100,6 +101,18 @@ export function useScrollPosition(
     conversation.sending.length,
     conversation.notices.length,
   ]);
+
+  useEffect(
+    () =>
+      // It may be the message that was opened last, which the user has scrolled away: then the view does not change.
+      onMessageOpened(conversation.groupId, (number) => {
+        const row = document.getElementById(`m${number}`);
+        state.current.scrolledTo = row ? number : null;
+        if (row) show(row, list.current!);
+        latest.current();
+      }),
+    [],
+  );
 
   useEffect(() => {
     const box = list.current!;
@@ -137,6 +150,12 @@ export function visibleRows(box: HTMLElement): HTMLElement[] {
   const found: HTMLElement[] = [];
   for (let at = low; at < rows.length && topOf(rows[at]!, box) < box.clientHeight; at++) found.push(rows[at]!);
   return found;
+}
+
+/** Scrolls to the message that was opened, and focuses it. */
+function show(row: HTMLElement, box: HTMLElement): void {
+  box.scrollTop += topOf(row, box) - box.clientHeight / 3;
+  row.focus({ preventScroll: true });
 }
 
 /** Returns the offset of a row from the top of the list. */

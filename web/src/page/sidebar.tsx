@@ -134,11 +134,13 @@ function InviteRow({ invite }: { invite: Invite }) {
   );
 }
 
-function ConnectionLine({ view }: { view: View }) {
+/** The problem with the connection, if there is one. A narrow screen shows it above the open conversation too. */
+export function ConnectionLine({ view }: { view: View }) {
   const { state, why, retryAt } = view.connection;
   return (
     <div role="status" class="connection">
       {state === "connecting" && <p>Connecting…</p>}
+      {state === "online" && why && <p>{why}</p>}
       {state === "offline" && (
         <p>
           {why || "No connection"}

@@ -31,6 +31,7 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
   const list = useRef<HTMLDivElement>(null);
   const [current, setCurrent] = useState<number | null>(null);
   const self = view.account?.username ?? "";
+  const isOnline = view.connection.state === "online";
   const usernames = group.members.map((each) => each.username.toLowerCase()).join(" ");
   const names = useMemo(() => new Set(usernames.split(" ")), [usernames]);
   const scroll = useScrollPosition(list, conversation, shown);
@@ -101,7 +102,10 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
               />,
             ];
           })}
-          {!hasLater && sending.map((each) => <SendingRow key={each.sendId} sending={each} groupId={group.groupId} />)}
+          {!hasLater &&
+            sending.map((each) => (
+              <SendingRow key={each.sendId} sending={each} groupId={group.groupId} isOnline={isOnline} />
+            ))}
         </ol>
       </div>
       {(hasLater || !scroll.isAtEnd) && shown.length > 0 && (
@@ -160,9 +164,9 @@ function NoticeRow({ notice }: { notice: Notice }) {
   );
 }
 
-const STATES = { waiting: "Waiting for connection", held: "Waiting for your decision", failed: "Not sent" };
+const STATES = { waiting: "Sending…", held: "Waiting for your decision", failed: "Not sent" };
 
-function SendingRow({ sending, groupId }: { sending: Sending; groupId: string }) {
+function SendingRow({ sending, groupId, isOnline }: { sending: Sending; groupId: string; isOnline: boolean }) {
   const { sendId, text, state, why } = sending;
   return (
     <li class={`message own sending ${state}`}>
@@ -171,7 +175,7 @@ function SendingRow({ sending, groupId }: { sending: Sending; groupId: string })
           {sanitize(text)}
         </div>
         <p class="foot" role="status">
-          {STATES[state]}
+          {state === "waiting" && !isOnline ? "Waiting for connection" : STATES[state]}
           {why && `: ${singleLine(why)}`}
         </p>
         <div class="actions">
