@@ -96,7 +96,7 @@ class Archive:
     def __init__(self, folder: Path, hot: Path, health: Health, keys: KeyStore | None = None) -> None:
         """``folder``: the table's folder. ``hot``: the file of the hot store. ``health``: gets faults of reads.
 
-        ``keys``: the keys of the messages; None if they are stored in plaintext.
+        ``keys``: the keys of the messages; None if they are not open, so that no message can be read.
         """
         self._keys = keys
         self._folder = folder

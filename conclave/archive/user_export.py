@@ -34,7 +34,7 @@ def read(
     """Yield the messages of a user in ``stretch``, in any order. Raises UnreadableArchiveError.
 
     ``path``: the table's folder. ``read_state``: reads the state of the archive from the database. ``keys``: the keys
-    of the messages; None if they are stored in plaintext. No run may be active during the read.
+    of the messages; None if they are not open, so that no message can be read. No run may be active during the read.
     """
     for row in _rows(path, read_state, scan.of_sender(stretch, user_id)):
         if each := _decrypted(path, row, stretch.group_key, stretch.group_id, user_id, keys):

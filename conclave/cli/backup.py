@@ -69,7 +69,7 @@ def make(path: Path | None, keep: int | None, vault_copy: Path | None, dest: Pat
     click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(
-            f"archive: {done.copied_bytes:,} bytes copied, {done.shared_bytes:,} shared with the previous backup"
+            f"archive: {done.copied_bytes:,} bytes copied, {done.shared_bytes:,} shared with the server or a backup"
         )
     if vault_copy:
         click.echo(f"vault copied to {visible(str(vault_copy))}")

@@ -17,7 +17,7 @@ from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
-from conclave.store import unreadable
+from conclave.store import keyring, unreadable
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
@@ -124,3 +124,4 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
             await asyncio.to_thread(book.rename_unusable, path)
     result = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **result.counts)
+    await store.write(keyring.settle, keys)

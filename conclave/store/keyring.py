@@ -55,7 +55,8 @@ def open_to_serve(database: Path, path: Path, copies: Sequence[Path] = (), *, ac
                     count = unreadable.remove_all(connection, keys)
                 log.warning("older_vault_accepted", path=str(path), messages_lost=count)
             if is_older or not state.is_settled:
-                _settle(connection, keys)
+                with sqlite.write_transaction(connection):
+                    settle(connection, keys)
         return keys
 
 
@@ -187,18 +188,19 @@ def _require_newest(path: Path, keys: KeyStore | Inspection, copies: Sequence[Pa
                 )
 
 
-def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
+def settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
     """Destroy all keys except those of stored bodies: no record of the others exists. Call it before messages are sent.
 
-    Holds the write lock: messages that a run moves between the tiers at the same time might be missed.
+    Call it in a transaction after the one that removed the bodies. Its write lock prevents a run from moving messages
+    between the tiers at the same time, which might be missed. Raises StoreError.
     """
-    with sqlite.write_transaction(connection):
+    with _as_store_errors():
         stored_numbers = message_keys.living(connection)
         count = keys.retain_only(
             (group_id, [*stored, *([unassigned] if unassigned else [])])
             for (group_id, stored), unassigned in stored_numbers
         )
-        message_keys.note_settled(connection, keys.serial)
+    message_keys.note_settled(connection, keys.serial)
     log.info("keys_settled", covers=count)
 
 

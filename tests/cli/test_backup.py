@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from conclave.cli import backup
 from conclave.config.settings import KEYS, LEDGER
+from tests.support.archived import DAY
 from tests.support.commands import done, refused
 from tests.support.keyed import KeyedBackups
 
@@ -73,3 +74,12 @@ def test_that_there_is_no_copy_of_the_vault_is_told(store: KeyedBackups, back_up
     )
     result = back_up(store.backups, settings=f'[vault]\ncopies = ["{tmp_path}/copy"]\n')
     assert "the vault" not in done(result) + result.stderr
+
+
+def test_a_first_backup_does_not_claim_to_share_files_with_an_earlier_one(store: KeyedBackups, back_up: Back) -> None:
+    """On the disk of the server it shares them with the server."""
+    group = store.add_group()
+    store.send(group, 4)
+    store.now += 40 * DAY
+    store.move(group, 4)
+    assert " shared with the server or a backup\n" in done(back_up(store.backups))

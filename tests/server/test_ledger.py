@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -121,6 +122,27 @@ async def test_a_copy_put_in_place_by_hand_is_not_served_as_it_is(start_server: 
         assert len(await alice.fetch(group)) == 2, "no second replay: the session lives"
 
 
+async def test_a_copy_put_in_place_by_hand_is_served_without_the_keys_of_what_was_lost_with_the_database(
+    start_server: StartServer, config: Config
+) -> None:
+    """A later backup may still have the bodies. A proof must see that their keys are gone."""
+    copy = config.database.with_name("copy.db")
+    async with start_server(config) as server:
+        alice, bob, group = await friends(server)
+        with closing(sqlite.connect(config.database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        lost = await alice.send(group, b"lost")
+        other = await alice.create_group("other")
+        await alice.send(other, b"lost too")
+        await bob.leave(group)
+    put(config, copy)
+    async with start_server(config) as server:
+        keys = server.app[app_keys.STORE].open_keys()
+        assert keys.have_keys(UUID(group).bytes, [lost - 1, lost]) == [True, False]
+        assert keys.have_keys(UUID(other).bytes, [1]) == [False]
+        assert await server.query("SELECT settled FROM key_state") == [(1,)]
+
+
 async def test_a_run_that_tells_the_ledger_of_changes_while_the_server_starts_makes_no_copy_of_the_database(
     start_server: StartServer, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +194,7 @@ async def test_no_command_changes_a_copy_before_it_has_learnt_what_it_must_not_b
 async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the_restored_one(
     start_server: StartServer, config: Config
 ) -> None:
-    """A group of members who came after the backup went with the others, who left."""
+    """A group of members who came after the backup went with the others, who left: its keys too, in that vault."""
     copy, own = config.database.with_name("copy.db"), config.database.with_name("own.db")
     async with start_server(config) as server:
         alice, bob, group = await friends(server)
@@ -184,10 +206,12 @@ async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the
             await client.leave(group)
         await carol.send(group, b"mine")
     shutil.copy(config.database, own)
+    keys = config.keys_path.read_bytes()
     put(config, copy)
     async with start_server(config) as server:
         assert await server.query("SELECT 1 FROM groups") == []
     put(config, own)
+    config.keys_path.write_bytes(keys)
     with pytest.raises(StoreError, match=r"an older backup was restored and used since.*; see docs/operations/vault"):
         async with start_server(config):
             pass
