@@ -243,6 +243,8 @@ class KeyFile:
         head = records.parse_file_head(self._head)
         if head is None:
             raise KeyFileError(f"{self.path}: is not a key file")
+        if self._keys_id not in (b"", head[1]):  # keys of new messages would get lost in it
+            raise KeyFileError(f"{self.path}: was replaced by the key file of another database: put its own back")
         (self._serial, self._keys_id), self._end = head, UNIT_BYTES
 
     def _scan(self, size: int) -> None:

@@ -374,6 +374,27 @@ def test_an_older_key_file_that_is_written_over_a_shorter_newer_one_is_told_and_
     assert store.blocks() == []
 
 
+def test_the_key_file_of_another_database_in_its_place_is_told_and_not_changed(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    file.create(other, bytes(range(16)))
+    store, others = KeyStore(path), KeyStore(other)
+    store.prepare([(A, 1)])
+    for group_id in (A, B, C):  # it has more changes
+        others.prepare([(group_id, 1)])
+    data = other.read_bytes()
+    away = path.rename(tmp_path / "away")
+    other.rename(path)
+    for _ in range(2):
+        with pytest.raises(KeyFileError, match="was replaced by the key file of another database"):
+            store.keys(A, [1])
+    with pytest.raises(KeyFileError, match="was replaced by the key file of another database"):
+        store.prepare([(B, 2)])
+    assert path.read_bytes() == data
+    away.rename(path)
+    assert store.have_keys(A, [1]) == [True]
+    store.prepare([(B, 2)])
+
+
 def test_a_failed_write_leaves_the_store_usable(path: Path) -> None:
     memory = Memory(9)
     store = KeyStore(path, memory.draw)

@@ -370,7 +370,7 @@ async def test_a_ledger_of_another_database_is_left_alone(start_server: StartSer
     other = replace(config, database_path=str(config.database.with_name("other.db")))
     other.vault_path.mkdir()
     shutil.copy(config.ledger_path, other.ledger_path)
-    with pytest.raises(StoreError, match="is the ledger of another database"):
+    with pytest.raises(StoreError, match="belongs to another database"):
         async with start_server(other):
             pass
     assert other.ledger_path.read_bytes() == config.ledger_path.read_bytes()
