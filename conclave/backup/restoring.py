@@ -23,7 +23,7 @@ from conclave.clock import Clock
 from conclave.config.settings import LOCK, Config
 from conclave.failpoints import reach
 from conclave.keys.inspection import Inspection
-from conclave.store import unreadable
+from conclave.store import keyring, unreadable
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
@@ -123,6 +123,7 @@ def _locked(config: Config) -> Iterator[None]:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: the folder does not exist; is its disk mounted?")
+            keyring.require_place(config.vault_path)
             config.vault_path.mkdir(mode=0o700, exist_ok=True)
             book.require_writable(config.ledger_path)
             stack.enter_context(locks.hold_name(config.database, locks.SERVER))

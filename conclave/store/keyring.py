@@ -85,13 +85,17 @@ def require_usable(
         _require_newest(path, inspection, copies)
 
 
-def require_unused(database: Path, path: Path) -> None:
-    """Raise StoreError or OSError if a new database cannot have its keys at ``path``. Changes nothing."""
-    vault = path.parent
+def require_place(vault: Path) -> None:
+    """Raise StoreError or OSError unless the folder ``vault`` exists or can be created. Changes nothing."""
     if not vault.parent.is_dir():
         raise StoreError(f"vault.path: {vault}: there is no folder {vault.parent}; is its disk mounted?")
     if os.path.lexists(vault) and not vault.is_dir():
         raise StoreError(f"vault.path: {vault}: is not a folder")
+
+
+def require_unused(database: Path, path: Path) -> None:
+    """Raise StoreError or OSError if a new database cannot have its keys at ``path``. Changes nothing."""
+    require_place(path.parent)
     if not path.exists():
         return
     with _as_store_errors():
