@@ -241,7 +241,7 @@ class _RestoreJob:
     def _archive_of_leftovers(self) -> Path | None:
         """Return the archive's path in the interrupted restore; None if it was killed before it stored the path."""
         try:
-            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8")
+            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             return None
         return Path(text.removesuffix("\n")) if text.endswith("\n") else None
