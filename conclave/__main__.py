@@ -21,6 +21,8 @@ def main() -> None:
             f"conclave: {error.name} is not installed. The server and its commands need the extra server, the chat the"
             f" extra client. {install_hint('server')}"
         )
+    except KeyboardInterrupt:
+        sys.exit("Aborted!")  # as click says once it is imported
     run()
 
 

@@ -108,6 +108,8 @@ def open_destination(config: Config, folder: Path) -> Iterator[Destination]:
     Sets its mode to 0700. Raises BackupError if the folder is unsuitable, or if another backup is being made there.
     """
     folder = Path(os.path.realpath(folder))
+    if os.fsencode(folder).decode(errors="replace") != str(folder):
+        raise BackupError(f"{folder}: the name is not UTF-8, as SQLite requires: choose another folder")
     _require_outside(config, folder)
     try:
         _require_own(config, folder)
@@ -156,7 +158,7 @@ def _require_own(config: Config, folder: Path) -> None:
         if status.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
             raise BackupError(f"{folder}: is writable for everyone: choose a separate folder")
         return
-    recorded_database = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
+    recorded_database = mark.read_text(encoding="utf-8", errors="surrogateescape").removeprefix(_TEXT).strip()
     if recorded_database and recorded_database != str(config.database):
         raise BackupError(
             f"{folder}: contains backups of another database, {recorded_database}: choose a separate folder"

@@ -121,9 +121,9 @@ def copy(source: Path, target: Path) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a new text file, and sync it. Raises OSError."""
+    """Write a new text file, which may have paths that are not UTF-8, and sync it. Raises OSError."""
     with _new_file(path) as descriptor:
-        _write(descriptor, text.encode())
+        _write(descriptor, text.encode(errors="surrogateescape"))
         os.fsync(descriptor)
 
 

@@ -23,7 +23,7 @@ from conclave.clock import Clock
 from conclave.config.settings import LOCK, Config
 from conclave.failpoints import reach
 from conclave.keys.inspection import Inspection
-from conclave.store import unreadable
+from conclave.store import keyring, unreadable
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
@@ -123,6 +123,7 @@ def _locked(config: Config) -> Iterator[None]:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: the folder does not exist; is its disk mounted?")
+            keyring.require_place(config.vault_path)
             config.vault_path.mkdir(mode=0o700, exist_ok=True)
             book.require_writable(config.ledger_path)
             stack.enter_context(locks.hold_name(config.database, locks.SERVER))
@@ -240,7 +241,7 @@ class _RestoreJob:
     def _archive_of_leftovers(self) -> Path | None:
         """Return the archive's path in the interrupted restore; None if it was killed before it stored the path."""
         try:
-            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8")
+            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             return None
         return Path(text.removesuffix("\n")) if text.endswith("\n") else None

@@ -1,6 +1,7 @@
 """The ``conclave check-config`` command."""
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ def _check(path: Path | None) -> _CheckResult:
     _check_next_start(config, found)
     found.durations = dict(_durations(config))
     try:
-        is_there = config.vault_path.exists()  # otherwise the first start creates it
+        is_there = os.path.lexists(config.vault_path)  # otherwise the first start creates it
         book.require_writable(config.ledger_path if is_there else config.vault_path)
     except LedgerError as error:
         found.warnings.append(ConfigWarning("vault.path", str(error)))

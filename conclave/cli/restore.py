@@ -12,7 +12,6 @@ from conclave.cli.tables import counted, second, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.store.ledger.book import ALIVE
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 
@@ -50,9 +49,9 @@ def restore(path: Path | None, backup: Path, *, accepts_older: bool, damaged: bo
     manifest = done.manifest
     place, what = visible(str(config.database)), counted(manifest.messages, "message")
     click.echo(f"restored to {place}: {what}, as of {second(manifest.made_at)} UTC")
-    replayed = sorted((kind, count) for kind, count in done.replayed.items() if count and kind != ALIVE)
-    if found := ", ".join(f"{kind} {count:,}" for kind, count in replayed):
-        click.echo(f"changed or removed again: {found}")
+    counts = {kind.replace("_", " "): count for kind, count in sorted(done.replayed.items()) if kind != "alive"}
+    if found := ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count):
+        click.echo(f"ended or changed again: {found}")
     if done.ledger_until:
         click.echo(f"the ledger has changes until {second(done.ledger_until)} UTC")
     if done.ledger_flaw:

@@ -88,7 +88,7 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
         click.echo(json.dumps({"url": asked, "health": answer.health, "metrics": metrics, "start_refused": refused}))
         return
     for name, value in lines(answer, config, int(time.time())):
-        click.echo(f"{name + ':':12}{visible(value)}")
+        click.echo(f"{name + ':':11} {visible(value)}")
     for each in refused:
         click.echo(f"next start: will fail: {visible(each)}")
 

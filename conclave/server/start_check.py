@@ -4,6 +4,7 @@ Used by the start before it changes anything, by a reload for the new file, and 
 for the next start.
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -117,7 +118,18 @@ def _require_folders(config: Config) -> None:
     path_check.require_restored(config.database)
     if path_check.is_taken(config.database):
         path_check.require_writable(config.database)
+    else:
+        _require_room(config)
     data_folder.require_parent(config.data)
+
+
+def _require_room(config: Config) -> None:
+    """Raise StoreError or PermissionError unless the first start can create the database and the vault."""
+    keyring.require_unused(config.database, config.keys_path)
+    vault = config.vault_path
+    for folder in (config.database.parent, vault if vault.exists() else vault.parent):
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "cannot be written to", str(folder))
 
 
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:

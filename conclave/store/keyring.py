@@ -8,6 +8,7 @@ This module also updates the copies of the vault, folders on other disks. A copy
 replaced. Each access has a timeout, since such a disk may hang.
 """
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,6 +84,28 @@ def require_usable(
         if not accepts_older:
             _require_complete(connection, path, inspection, state)
         _require_newest(path, inspection, copies)
+
+
+def require_place(vault: Path) -> None:
+    """Raise StoreError or OSError unless the folder ``vault`` exists or can be created. Changes nothing."""
+    if not vault.parent.is_dir():
+        raise StoreError(f"vault.path: {vault}: there is no folder {vault.parent}; is its disk mounted?")
+    if os.path.lexists(vault) and not vault.is_dir():
+        raise StoreError(f"vault.path: {vault}: is not a folder")
+
+
+def require_unused(database: Path, path: Path) -> None:
+    """Raise StoreError or OSError if a new database cannot have its keys at ``path``. Changes nothing."""
+    require_place(path.parent)
+    if not path.exists():
+        return
+    with _as_store_errors():
+        is_empty = not Inspection(path).blocks()
+    if not is_empty:
+        raise StoreError(
+            f"{path}: belongs to another database, and there is no {database}: correct database_path, or put the"
+            f" database back; for a new one move that vault away, and keep it{ADVICE}"
+        )
 
 
 def open_to_read(database: Path, path: Path) -> KeyStore | None:

@@ -439,6 +439,20 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     assert "is writable for everyone" in refusal(store)
 
 
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """A server works in such a folder, so it is backed up and restored; SQLite cannot copy to such a folder."""
+    odd = tmp_path / os.fsdecode(b"\xff")
+    odd.mkdir()
+    store = Backed(odd)
+    store.start()
+    store.backups = tmp_path / "backups"
+    store.back_up()
+    there, _ = store.restored(store.back_up().path)
+    assert there.config.database.exists()
+    store.backups = odd / "backups"
+    assert "the name is not UTF-8, as SQLite requires" in refusal(store)
+
+
 def test_backups_of_another_database_are_left_alone(store: Backed, tmp_path: Path) -> None:
     store.back_up()
     (tmp_path / "other").mkdir()

@@ -179,7 +179,7 @@ def test_what_to_accept_an_older_vault_does_not_help_against_is_not_said_to_be_m
     book.append(store.config.ledger_path, "0b" * 16, 0, [LedgerEntry(1, 0, "group", 1, None)])
     assert refusal(store, made.path, vault).endswith("move it away")
     unmounted = store.folder / "unmounted"
-    assert refusal(store, made.path, unmounted / "vault") == f"{unmounted / 'vault'}: No such file or directory"
+    assert refusal(store, made.path, unmounted / "vault").endswith(f"no folder {unmounted}; is its disk mounted?")
 
 
 def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was_moved_away(
@@ -490,6 +490,16 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
     assert THERE[name] in refusal(store, made.path)
     assert (store.elsewhere / name).read_text() == "precious"
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("vault", "told"),
+    [("file", "is not a folder"), ("away/vault", "there is no folder"), ("file/vault", "there is no")],
+)
+def test_where_no_vault_can_be_nothing_is_restored(store: Backed, tmp_path: Path, vault: str, told: str) -> None:
+    made = store.back_up()
+    (tmp_path / "file").touch()
+    assert f"vault.path: {tmp_path}/{vault}: {told}" in refusal(store, made.path, tmp_path / vault)
 
 
 def test_a_backup_is_not_tried_out_with_the_vault_of_a_server_that_runs(store: Backed) -> None:

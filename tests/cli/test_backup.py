@@ -1,5 +1,6 @@
 """`conclave backup`: what it says of the vault, and that no backup has the keys."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from conclave.backup import restoring
+from conclave.backup.restoring import RestoreResult
 from conclave.cli import backup
+from conclave.cli.main import main
 from conclave.config.settings import KEYS, LEDGER
 from tests.support.archived import DAY
 from tests.support.commands import done, refused
@@ -83,3 +87,15 @@ def test_a_first_backup_does_not_claim_to_share_files_with_an_earlier_one(store:
     store.now += 40 * DAY
     store.move(group, 4)
     assert " shared with the server or a backup\n" in done(back_up(store.backups))
+
+
+def test_a_restore_tells_what_the_ledger_has_ended_or_changed_again(
+    store: KeyedBackups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In words, and without the server's own sign of life."""
+    counts = Counter(groups_deleted=2, holds=0, sessions=1, alive=1)
+    result = RestoreResult(store.back_up().manifest, replayed=counts)
+    monkeypatch.setattr(restoring, "restore", lambda *_, **__: result)
+    monkeypatch.chdir(store.folder)
+    told = done(CliRunner().invoke(main, ["restore", "backup"]))
+    assert "\nended or changed again: 2 groups deleted, 1 sessions\n" in told

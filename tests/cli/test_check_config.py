@@ -152,7 +152,6 @@ def test_a_vault_that_cannot_be_written_or_would_be_lost_is_warned_of(folder: Pa
     (folder / "conclave.data").mkdir()
     (folder / "odd" / "ledger").mkdir(parents=True)
     for path, told in (
-        ("nowhere/vault", "there is no folder"),
         ("odd", "is not a file"),
         ("conclave.data/vault", "is in the data directory"),
     ):
@@ -268,3 +267,21 @@ def test_files_that_only_the_server_may_read_are_warnings(folder: Path) -> None:
     warned = {each["setting"]: each["means"] for each in json.loads(done.stdout)["warnings"]}
     assert "Permission denied" in warned["tls_cert_path"]
     assert "Permission denied" in warned["admin.token_file"]
+
+
+def test_folders_that_only_the_server_may_enter_are_warnings(folder: Path) -> None:
+    """As those of the guide, for an operator who is another user."""
+    (folder / "server").mkdir(mode=0)
+    write(folder, 'database_path = "server/conclave.db"\n')
+    done = capless("-P", "-m", "conclave", "check-config", "new.toml", "--json", cwd=folder)
+    (folder / "server").chmod(0o700)
+    assert (done.returncode, done.stderr) == (0, "")
+    warned = {each["setting"]: each["means"] for each in json.loads(done.stdout)["warnings"]}
+    assert "Permission denied" in warned[f"{folder}/server/conclave.data"]
+    assert "Permission denied" in warned["vault.path"]
+
+
+def test_a_name_that_is_too_long_is_a_fault(folder: Path) -> None:
+    done = check(str(write(folder, f'[vault]\npath = "{"v" * 300}"\n')))
+    assert done.exit_code == 1
+    assert f"{'v' * 300}/keys: File name too long" in done.stderr

@@ -15,6 +15,14 @@ from tests.support import stores
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_ctrl_c_during_the_imports_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from conclave.__main__ import main; main()"
+    command = ["env", "--default-signal=INT", sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "Aborted!\n")
+
+
 @pytest.mark.parametrize("name", main.commands)
 def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
     listed = main.commands[name]

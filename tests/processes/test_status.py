@@ -34,6 +34,14 @@ def test_a_server_that_runs_is_shown_on_a_screen(tmp_path: Path) -> None:
         assert (without.returncode, "--url" in without.stderr) == (1, True)
 
 
+def test_a_part_with_a_long_name_is_told_from_its_fault(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, f'{SQL}[vault]\ncopies = ["{tmp_path}/away/copy"]\n') as server:
+        assert server.wait_for("background_duty_failed")["duty"] == "vault_copies"
+        url = server.wait_for("listening")["admin_url"]
+        done = conclave("status", "--config", server.config, "--url", url, cwd=tmp_path)
+    assert "\n  vault_copies: VaultError: vault.copies: " in done.stdout
+
+
 @pytest.mark.parametrize("kind", ["token", "token_file"])
 def test_a_listener_that_wants_the_token_of_the_configuration_gets_it(tmp_path: Path, kind: str) -> None:
     token = "t" * 40

@@ -63,10 +63,14 @@ class Place:
             async with self.start(config):
                 pass
         assert str(start.value) == line, "what a start meets by itself is what was foreseen"
-        hangups = Hangups()
+        assert await asyncio.to_thread(self.refused_when_asked, config, Hangups()) == line
+        return line
+
+    def refused_when_asked(self, config: Config, hangups: Hangups) -> str:
+        """Return the one line that `serve`, `check-config` and `doctor` say before anything is opened."""
         with pytest.raises(ServeError) as serving:
-            await asyncio.to_thread(run.serve, config, self.path, hangups)
-        assert str(serving.value) == line
+            run.serve(config, self.path, hangups)
+        line = str(serving.value)
         checked = CliRunner().invoke(main, ["check-config", str(self.path), "--json"])
         assert (checked.exit_code, json.loads(checked.stdout)["faults"]) == (1, [line])
         doctor = CliRunner().invoke(main, ["doctor", "--config", str(self.path), "--json"])
@@ -94,6 +98,30 @@ async def test_a_vault_that_is_missing_or_of_another_database_is_refused(place: 
     assert "belongs to another database than" in await place.refused_by_all(config)
     config.keys_path.write_bytes(b"no keys" * 1000)
     assert "vault.path: " in await place.refused_by_all(config)
+
+
+@pytest.mark.parametrize(
+    ("vault", "told"),
+    [
+        ("away/vault", "vault.path: {0}/away/vault: there is no folder {0}/away; is its disk mounted?"),
+        ("link", "vault.path: {0}/away/vault: there is no folder {0}/away; is its disk mounted?"),
+        ("file", "vault.path: {0}/file: is not a folder"),
+        ("file/vault", "vault.path: {0}/file/vault: there is no folder {0}/file; is its disk mounted?"),
+        ("other.vault", "{0}/other.vault/keys: belongs to another database, and there is no {0}/new.db: correct"),
+    ],
+)
+async def test_a_first_start_without_room_for_its_vault_is_refused(
+    place: Place, tmp_path: Path, vault: str, told: str
+) -> None:
+    """As with a disk that is not mounted yet, or a mistyped database_path beside the vault of the real one."""
+    (tmp_path / "link").symlink_to(tmp_path / "away" / "vault")
+    (tmp_path / "file").touch()
+    await Place(tmp_path, place.start).serve(place.write(f'{SQL}[vault]\npath = "{tmp_path}/other.vault"\n'))
+    place.database = tmp_path / "new.db"
+    config = place.write(f'{SQL}[vault]\npath = "{tmp_path / vault}"\n')
+    line = await asyncio.to_thread(place.refused_when_asked, config, Hangups())
+    assert line.startswith(told.format(tmp_path))
+    assert not [*tmp_path.glob("new.*")], "nothing was created"
 
 
 async def test_an_older_vault_is_refused(place: Place, tmp_path: Path) -> None:
