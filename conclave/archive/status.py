@@ -10,7 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from conclave.archive.faults import one_line
+from conclave.archive.faults import UnreadableArchiveError
+from conclave.archive.files import file_values
+from conclave.archive.queries import read_errors
 from conclave.archive.snapshot import open_known
 from conclave.config.settings import Config
 from conclave.store.archive import moves as archive_moves, reclaiming, status
@@ -112,9 +114,7 @@ def _absent(config: Config) -> Status:
 
 def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _Files:
     """Read the log of the table. An error is returned in ``fault``."""
-    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
-    from deltalake import DeltaTable  # noqa: PLC0415 - as above
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+    from deltalake import DeltaTable  # noqa: PLC0415 - loaded only by commands that read the archive
 
     def read_state() -> ArchiveState:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
@@ -124,19 +124,19 @@ def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _F
     counts: Counter[tuple[int, str]] = Counter()
     disk_bytes: Counter[tuple[int, str]] = Counter()
     try:
-        if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
-            return _Files(None, counts, disk_bytes)
-        table, fault = open_known(path, read_state)
-        if fault:
-            return _Files(None, counts, disk_bytes, fault)
-        actions = pyarrow.table(table.get_add_actions(flatten=True))
-        columns = ("partition.lifetime", "partition.span", "size_bytes")
-        for lifetime, span, size in zip(*(actions[name].to_pylist() for name in columns), strict=True):
-            counts[lifetime, _month(span)] += 1
-            disk_bytes[lifetime, _month(span)] += size
-        return _Files(table.version(), counts, disk_bytes)
-    except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
-        return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
+        with read_errors(path):
+            if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
+                return _Files(None, counts, disk_bytes)
+            table, fault = open_known(path, read_state)
+            if fault:
+                return _Files(None, counts, disk_bytes, fault)
+            columns = ("partition.lifetime", "partition.span", "size_bytes")
+            for lifetime, span, size in file_values(table.get_add_actions(flatten=True), columns):
+                counts[lifetime, _month(span)] += 1
+                disk_bytes[lifetime, _month(span)] += size
+            return _Files(table.version(), counts, disk_bytes)
+    except UnreadableArchiveError as error:
+        return _Files(None, counts, disk_bytes, str(error))
 
 
 def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:

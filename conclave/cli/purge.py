@@ -16,8 +16,8 @@ from conclave.actions import purges
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.context import Context
 from conclave.actions.purges import PurgePlan
+from conclave.archive import queries
 from conclave.archive.faults import UnreadableArchiveError
-from conclave.archive.tally import count
 from conclave.cli import reports
 from conclave.cli.common import (
     CliError,
@@ -132,7 +132,7 @@ def _archived(config: Config, planned: PurgePlan) -> tuple[MessageTotals, str]:
     A failure here must not prevent hiding.
     """
     try:
-        return count(config, planned.impact.archive_count), ""
+        return queries.count(config, planned.impact.archive_count), ""
     except UnreadableArchiveError as error:
         return NOTHING, str(error)
 
