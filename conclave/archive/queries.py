@@ -26,7 +26,7 @@ from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 from conclave.store.views.explain import ArchiveReadError
-from conclave.store.views.held_export import HeldGroup
+from conclave.store.views.export import HeldGroup
 
 if TYPE_CHECKING:
     from deltalake import QueryBuilder

@@ -36,7 +36,7 @@ from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
-from conclave.store.views import held_export
+from conclave.store.views import export as stored
 from conclave.system import operator_identity
 
 _EXPECTED = (
@@ -160,13 +160,13 @@ def _held(outside: CommandRunner, config: Config, user_id: bytes) -> Iterator[di
     """Yield all stored messages of the user, hidden ones too; those in the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:
-            places = outside.read(held_export.held_groups)
+            places = outside.read(stored.held_groups)
             for group_id, old in queries.held_messages_of_user(config, places, user_id, keys):
                 yield {"group_id": str(UUID(bytes=group_id))} | old._asdict() | {"self_destruct_seconds": 0}
-    for place in outside.read(held_export.groups_of_sender, user_id):
+    for place in outside.read(stored.held_groups_of_sender, user_id):
         after: int | None = 0
         while after is not None:
-            page = outside.read(held_export.page, place, user_id, after)
+            page = outside.read(stored.held_page, place, user_id, after)
             for message in page.messages:
                 yield {"group_id": str(UUID(bytes=place.group_id))} | message._asdict()
             after = page.after

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from conclave.admin.access import TokenError, token_of
 from conclave.clock import Clock
 from conclave.config.settings import Config
-from conclave.server import ledger_duty, ports
+from conclave.server import ports, vault_duty
 from conclave.server.ports import AddressError
 from conclave.server.tls import TlsError, load_context
 from conclave.store import keyring
@@ -125,7 +125,7 @@ def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_ol
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
-        ledger_duty.require_ledger(connection, config.ledger_path)
+        vault_duty.require_ledger(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
