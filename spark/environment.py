@@ -28,12 +28,10 @@ from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import WorkerState
-from spark import cluster, native, needs
-from spark.cluster import ClusterError
+from spark import needs, requirements
 from spark.hot_store import Hot
 from spark.java import Java, why_not_started
-from spark.java_check import DeployModeError, JarsMissingError, JavaFailsError, JavaMissingError, find_jars, find_java
-from spark.native import NativeLibraryError
+from spark.requirements import JavaFailsError, RequirementError, find_jars, find_java
 from spark.work_folder import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
@@ -99,10 +97,10 @@ class RunEnvironment:
             with _cleanup_errors(), reserve.released_reserve(self.config):
                 self._prepare_folders()
                 find_java(archive=archive, memory=self.config.spark.driver_memory)
-                cluster.require_secret(self.config.spark.master)
+                requirements.require_secret(self.config.spark.master)
                 if archive:
                     find_jars()
-                    native.require_zstd(self.config.work)
+                    requirements.require_zstd(self.config.work)
         self._is_checked = True
 
     def warm_up(self) -> None:
@@ -286,9 +284,9 @@ class RunEnvironment:
         if not self._is_needed and (plan := hot.read(needs.plan_without, hot, scope)):
             return plan
         session = self._session()
-        from spark import spark_engine  # noqa: PLC0415 - as above
+        from spark.plan import make_plan as plan_by_spark  # noqa: PLC0415 - as above
 
-        return spark_engine.make_plan(session, self.path, settings, now, scope)
+        return plan_by_spark(session, self.path, settings, now, scope)
 
     def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
         """Return the archive if a run has work there, see ``needs.of_archive``."""
@@ -304,9 +302,9 @@ class RunEnvironment:
         count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):
             return count
-        from spark.archive import held  # noqa: PLC0415 - as above
+        from spark.archive import expiry  # noqa: PLC0415 - as above
 
-        return count + held.count(hot, self.config.archive_path, partial(self.keys, hot), risen)
+        return count + expiry.count_held(hot, self.config.archive_path, partial(self.keys, hot), risen)
 
     def keys(self, hot: Hot) -> KeyStore:
         """Return the keys of the messages, opened once. Raises StoreError."""
@@ -357,7 +355,7 @@ def _cleanup_errors() -> Iterator[None]:
     except (data_folder.DataFolderError, JavaFailsError) as error:
         # A disk may be unmounted, or memory low, for a while.
         raise SparkStartError(str(error)) from error
-    except (JavaMissingError, JarsMissingError, NativeLibraryError, ClusterError, DeployModeError) as error:
+    except RequirementError as error:
         raise CleanupError(str(error)) from error
     except OSError as error:
         raise SparkStartError(f"Spark could not start: {error}") from error

@@ -5,9 +5,9 @@ Takes no lock: during a run, index and log may differ by some commits.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from conclave.archive.faults import UnreadableArchiveError
@@ -47,17 +47,17 @@ class Status:
     """The archive at one moment."""
 
     path: str
-    needed_version: int
+    needed_version: int = 0
     """The least version of the table that readers need."""
-    table_version: int | None
-    unerased: bool
+    table_version: int | None = None
+    unerased: bool = False
     """Replaced files may still be on disk."""
-    shares: list[ClassMonth]
-    overdue: ArchiveOverdue
-    moves: list[Move]
-    fault: str
+    shares: Sequence[ClassMonth] = ()
+    overdue: ArchiveOverdue = field(default_factory=ArchiveOverdue)
+    moves: Sequence[Move] = ()
+    fault: str = ""
     """Why the table, its version and its files cannot be read; "": it was read."""
-    dead: DeadSpace
+    dead: DeadSpace = field(default_factory=DeadSpace)
     """Erased messages that take space in files until it is reclaimed."""
 
     @property
@@ -84,7 +84,7 @@ def read_status(config: Config, now: int) -> Status:
             connection.execute("BEGIN")
             state = archive_moves.find_state(connection)
             if state is None:
-                return _absent(config)
+                return Status(str(config.archive_path))
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
@@ -103,13 +103,6 @@ def read_status(config: Config, now: int) -> Status:
         files.fault,
         dead_space,
     )
-
-
-def _absent(config: Config) -> Status:
-    """Return the state if no message was ever moved."""
-    overdue = ArchiveOverdue(0, 0, 0, 0, 0, 0, 0, 0)
-    no_space = DeadSpace(0, None)
-    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", no_space)  # noqa: FBT003 - the fields in order
 
 
 def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _Files:

@@ -13,8 +13,7 @@ from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
 from conclave.admin.page.form_tokens import FormTokenError, FormTokens
-from conclave.admin.page.rate import EVERY_SECONDS, SendRate
-from conclave.admin.page.snapshot import PageSnapshot
+from conclave.admin.page.snapshot import SAMPLE_SECONDS, PageSnapshot, SendRate
 from conclave.admin.page.view import Sources
 from conclave.admin.sizes import Sizes
 from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
@@ -76,7 +75,7 @@ class OperatorPage:
     async def _run_background(self, app: web.Application) -> AsyncIterator[None]:
         rate = self._sources.rate
         await rate.sample()
-        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.sample):
+        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, SAMPLE_SECONDS, rate.sample):
             yield
         await self.snapshot.close()
 
