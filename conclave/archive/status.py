@@ -30,16 +30,11 @@ class StatusError(Exception):
 
 
 @dataclass(frozen=True)
-class ClassMonth:
+class ClassMonth(ArchivedAmount):
     """The archived messages of one class and month. ``files`` and ``disk_bytes``: of the table's newest version."""
 
-    lifetime: int
-    month: str
-    groups: int
-    messages: int
-    body_bytes: int
-    files: int
-    disk_bytes: int
+    files: int = 0
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,13 +130,12 @@ def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _F
 def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:
     """Join amounts and files by class and month. Missing entries count as zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
-    shares = []
-    for key in sorted(indexed.keys() | files.counts.keys()):
-        each = indexed.get(key, ArchivedAmount(*key, 0, 0, 0))
-        shares.append(
-            ClassMonth(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
+    return [
+        ClassMonth(
+            **vars(indexed.get(key, ArchivedAmount(*key))), files=files.counts[key], disk_bytes=files.disk_bytes[key]
         )
-    return shares
+        for key in sorted(indexed.keys() | files.counts.keys())
+    ]
 
 
 def _month(span: int) -> str:

@@ -11,20 +11,15 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import (
-    ExplainedMessage,
-    ExplainedWithdrawal,
-    Explanation,
-    LaggingMember,
-    SettingsError,
-    Timer,
-)
+from conclave.actions.explain import SettingsError
 from conclave.archive import queries
 from conclave.cli.common import NUMBER, TextParam, config_option
 from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, second, visible
 from conclave.retention.durations import duration_text, duration_words
+from conclave.retention.fate import Timer
 from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.store.views.explain import ExplainedMessage, ExplainedWithdrawal, Explanation, LaggingMember
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 

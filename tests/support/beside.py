@@ -25,6 +25,7 @@ from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
+from conclave.store.views.explain import Explanation
 from spark.environment import RunEnvironment
 from spark.rehearsal import rehearse
 from spark.run import clean_up
@@ -234,7 +235,7 @@ class Beside:
             self.expect(report[name], told[name], f"{name}, as the dry run has told")
         return report
 
-    def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], explain.Explanation]:
+    def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], Explanation]:
         """Ask what becomes of some messages."""
         few = 4 if self.tier == "archive" else EXPLAINED
         asked = self.other.sample(sorted(stored), min(few, len(stored)))
@@ -250,7 +251,7 @@ class Beside:
         return found
 
     def _compare_explained(
-        self, told: dict[tuple[int, int], explain.Explanation], gone: set[tuple[int, int]], job: Bounds | None
+        self, told: dict[tuple[int, int], Explanation], gone: set[tuple[int, int]], job: Bounds | None
     ) -> None:
         for key, of in told.items():
             fate = of.message and of.message.fate

@@ -16,9 +16,9 @@ class ArchivedAmount:
 
     lifetime: int
     month: str
-    groups: int
-    messages: int
-    body_bytes: int
+    groups: int = 0
+    messages: int = 0
+    body_bytes: int = 0
 
 
 @dataclass(frozen=True)
