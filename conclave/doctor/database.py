@@ -25,9 +25,6 @@ _NOT_OURS = "run this as the server's user, or correct the permissions"
 
 _READ = "read docs/operations/vault.md"
 
-MAX_ATTEMPTS = 3
-"""The database is read at most 3 times: again if another process opened it in between."""
-
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
 """A write-ahead log larger than 64 MiB is worth a note."""
 
@@ -42,12 +39,9 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` creates it; check database_path if it should exist",
         )
         return
-    for attempt in range(MAX_ATTEMPTS):
-        before = path_check.closed_state(path) if attempt < MAX_ATTEMPTS - 1 else None
-        findings = list(_read(config, clock, is_running=is_running, frozen=before is not None))
-        if before is None or before == path_check.closed_state(path):
-            break  # otherwise it was opened in between, and the reads may be inconsistent
-    yield from findings
+    yield from path_check.read_undisturbed(
+        path, lambda frozen: list(_read(config, clock, is_running=is_running, frozen=frozen))
+    )
     yield from _wal(config)
 
 
