@@ -149,16 +149,13 @@ class RunEnvironment:
         No connection to the store may be open in this process. Raises CleanupError, StoreError or sqlite3.Error.
         """
         tell(WorkerState.PREPARING)
-        self._is_needed = self._has_work(settings, scope, now)
+        self._is_needed = False
+        if self.config.cleanup.engine == "spark":
+            hot = Hot(self.path, settings, now)
+            self._is_needed = hot.read(needs.plan_without, hot, scope) is None
         if self._is_needed:
             self.warm_up()
         return self._is_needed
-
-    def _has_work(self, settings: PolicySettings, scope: Scope, now: int) -> bool:
-        if self.config.cleanup.engine != "spark":
-            return False
-        hot = Hot(self.path, settings, now)
-        return hot.read(needs.of_run, hot, scope)
 
     def close(self) -> None:
         """Stop Spark, end its Java process, and remove the work files. Idempotent."""

@@ -16,7 +16,8 @@ from spark.hot_store import Hot
 def plan_without(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan | None:
     """Return the plan of a run that deletes nothing from the hot store; None if messages are due there.
 
-    The plan may have deleted groups and accounts whose messages are withheld, or in the archive.
+    The plan may have deleted groups and accounts whose messages are withheld, or in the archive. A run without a plan
+    needs Spark from the start. Erasing from the archive does not; reclaiming space does: then Spark is started later.
     """
     plan = make_plan(connection, hot.settings, hot.now, scope)
     return None if due.is_any(connection, plan) else plan
@@ -47,11 +48,3 @@ def of_archive(
         or (scope.is_housekeeping and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
         or bool(expiry_plan.make_plan(connection, hot, scope, risen))
     )
-
-
-def of_run(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> bool:
-    """Return whether a run needs Spark from the start.
-
-    Erasing from the archive does not need Spark. Reclaiming space does; the run starts Spark later if necessary.
-    """
-    return plan_without(connection, hot, scope) is None

@@ -2,8 +2,10 @@
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -21,7 +23,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from spark import archive_commands
+from spark import readiness
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
@@ -342,7 +344,8 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(archive_commands, "verify_archive", lambda _: check)
+        archived = nullcontext(SimpleNamespace(check=lambda: check))
+        monkeypatch.setattr(readiness, "archive_at_rest", lambda _: archived)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))
