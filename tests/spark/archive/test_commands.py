@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from conclave import failpoints
 from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -32,6 +31,7 @@ from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.failpoints import RESTORE_POINTS
 from tests.support.sample import some
 
 pytestmark = pytest.mark.system
@@ -248,7 +248,7 @@ def test_a_restored_group_is_served_as_before_and_leaves_the_archive(archived: A
     store.expect_sound()
 
 
-@pytest.mark.parametrize("point", some(failpoints.RESTORE_POINTS, 1, "points where a restore fails"))
+@pytest.mark.parametrize("point", some(RESTORE_POINTS, 1, "points where a restore fails"))
 def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Store, point: str) -> None:
     kept, other = store.add_group(), store.add_group()
     for group_key in (kept, other):
