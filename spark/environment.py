@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
+from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
@@ -22,13 +24,14 @@ from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store import keyring
-from conclave.store.archive import moves
+from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import WorkerState
-from spark import needs, requirements
+from spark import requirements
+from spark.archive import expiry_plan
 from spark.hot_store import Hot
 from spark.java import Java, why_not_started
 from spark.requirements import JavaFailsError, RequirementError, find_jars, find_java
@@ -152,7 +155,7 @@ class RunEnvironment:
         self._is_needed = False
         if self.config.cleanup.engine == "spark":
             hot = Hot(self.path, settings, now)
-            self._is_needed = hot.read(needs.plan_without, hot, scope) is None
+            self._is_needed = hot.read(_plan_without_spark, hot, scope) is None
         if self._is_needed:
             self.warm_up()
         return self._is_needed
@@ -278,7 +281,7 @@ class RunEnvironment:
         hot = Hot(self.path, settings, now)
         if self.config.cleanup.engine != "spark":
             return hot.read(make_plan, settings, now, scope)
-        if not self._is_needed and (plan := hot.read(needs.plan_without, hot, scope)):
+        if not self._is_needed and (plan := hot.read(_plan_without_spark, hot, scope)):
             return plan
         session = self._session()
         from spark.plan import make_plan as plan_by_spark  # noqa: PLC0415 - as above
@@ -286,10 +289,10 @@ class RunEnvironment:
         return plan_by_spark(session, self.path, settings, now, scope)
 
     def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
-        """Return the archive if a run has work there, see ``needs.of_archive``."""
+        """Return the archive if a run has work there, see ``_needs_archive``."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
+        return self.archive(hot) if hot.read(_needs_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
         """Return how many messages, in both tiers, would be erased if there were no legal holds.
@@ -340,6 +343,43 @@ class RunEnvironment:
 def is_submitted() -> bool:
     """Return whether spark-submit has started this process, and its Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _plan_without_spark(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan | None:
+    """Return the plan of a run that deletes nothing from the hot store; None if messages are due there.
+
+    The plan may have deleted groups and accounts whose messages are withheld, or in the archive. A run without a plan
+    needs Spark from the start. Erasing from the archive does not; reclaiming space does: then Spark is started later.
+    """
+    plan = make_plan(connection, hot.settings, hot.now, scope)
+    return None if due.is_any(connection, plan) else plan
+
+
+def _needs_archive(
+    connection: sqlite3.Connection,
+    hot: Hot,
+    archive: ArchiveConfig,
+    scope: Scope,
+    risen: Collection[tuple[int, int]] = (),
+) -> bool:
+    """Return whether a run has to open the archive, after the rules were applied to the hot store.
+
+    Always true if messages may be due while a user is under a legal hold: only the table shows their senders.
+    ``risen``: the marks that the run will raise, see ``expiry_plan.make_plan``.
+    """
+    state = moves.find_state(connection)
+    return (
+        (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
+        or bool(moves.hot_copies(connection))
+        or reclaiming.is_unsettled(connection)
+        or (
+            scope.is_housekeeping
+            and archive.after != KEEP
+            and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
+        )
+        or (scope.is_housekeeping and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
+        or bool(expiry_plan.make_plan(connection, hot, scope, risen))
+    )
 
 
 @contextlib.contextmanager

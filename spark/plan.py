@@ -42,7 +42,7 @@ def _keys(frame: DataFrame) -> list[int]:
 
 
 def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None = None) -> DataFrame:
-    """Return a GROUP_PLAN row for each group in which a message is due or a mark rises.
+    """Return a row with the values of GroupStep for each group in which a message is due or a mark rises.
 
     Groups that the run does not cover by their lifetime have a row only if messages are past a mark, or redacted for
     every reader. ``redacted``: a table REDACTED with the redacted messages, or None.
