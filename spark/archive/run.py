@@ -115,7 +115,8 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
             hot = self._hot.with_prepare(partial(self._hide_planned, plan))
-            planned.archived = Mover(hot, self._table, "", self._living).count(self._config)
+            before = hot.now - self._config.after
+            planned.archived = hot.read(move_selection.count, self._config.least_lifetime, before)
         archive_plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, plan.risen)
         if archive_plan and state:
             planned.groups_touched += len({part.group_key for part in archive_plan.parts}.difference(counted))
