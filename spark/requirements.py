@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from conclave.system.data_folder import existing_folder
 from spark import delta_jars
 
 SUPPORTED_JAVA = (17, 21)
@@ -102,7 +103,7 @@ def open_zstd(work: Path) -> int | None:
         if not subprocess.run(command, pass_fds=[descriptor], check=False, capture_output=True).returncode:  # noqa: S603 - our own Python
             return descriptor
         os.close(descriptor)
-    if os.statvfs(_existing_parent(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
+    if os.statvfs(existing_folder(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
         raise RequirementError(
             f"the archive needs a native library of Spark, which can be loaded neither from memory nor from {work},"
             " which is on a noexec mount: put data_path on another mount"
@@ -137,12 +138,6 @@ def _in_memory() -> int | None:
                         file.write(opened.read(each))
                     return descriptor
     return None
-
-
-def _existing_parent(folder: Path) -> Path:
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 PAGE = "docs/operations/cluster.md"

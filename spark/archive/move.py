@@ -122,7 +122,7 @@ class Mover:
         """Finish active batches; return how many messages they have. Does not delete the copies."""
         count = 0
         while (number := self._hot.read(moves.batch_under_way)) is not None:
-            in_table = self._table.has_batch(self._archive_id, number)
+            in_table = self._table.last_batch(self._archive_id) >= number
             batch = _Appended(number, self._version_of(number), None) if in_table else self._append(self._load(number))
             count += self._settle(batch, self._ranges(number))
         return count
