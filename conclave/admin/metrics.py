@@ -36,7 +36,6 @@ class LoopLag:
     """
 
     def __init__(self) -> None:
-        """Start without measurements."""
         self.lags = Histogram()
         self._maximums = (0.0, 0.0)
         """The maximum of this window, and of the previous one."""

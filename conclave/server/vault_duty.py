@@ -44,7 +44,6 @@ class VaultCopies:
     """The copies of a vault, renewed after each change."""
 
     def __init__(self, app: web.Application) -> None:
-        """Start without a renewal."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
         self._renewed_version: object = None
         self._paused_until = self._recheck_at = 0.0

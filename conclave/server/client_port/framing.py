@@ -134,7 +134,6 @@ class RequestScanner:
     __slots__ = ("_parser", "is_complete")
 
     def __init__(self) -> None:
-        """Start before the first byte of the head."""
         self.is_complete = False
         self._parser = HttpRequestParser(self)
 
