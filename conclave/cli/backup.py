@@ -26,6 +26,13 @@ from spark.environment import CleanupError, RunEnvironment
 NICENESS = 10
 """The nice value of a backup, lower in priority than the server."""
 
+MAX_SHOWN = 20
+"""The most names that are printed."""
+
+WITHOUT_LEDGER = (
+    "the ledger is incomplete: groups deleted, members removed and passwords changed since the backup may be back"
+)
+
 log = get_logger(__name__)
 
 _folder = click.Path(path_type=Path, readable=False)  # the error when reading it says more
@@ -179,14 +186,6 @@ def _print(kept: list[KeptBackup]) -> None:
             click.echo(f"conclave: {visible(each.fault)}", err=True)
 
 
-MAX_SHOWN = 20
-"""The most names that are printed."""
-
-WITHOUT_LEDGER = (
-    "the ledger is incomplete: groups deleted, members removed and passwords changed since the backup may be back"
-)
-
-
 @click.command(short_help="Restore a backup to an empty location.")
 @config_option
 @click.option(
@@ -197,8 +196,8 @@ WITHOUT_LEDGER = (
     " return.",
 )
 @click.option("--damaged", is_flag=True, help="Restore although messages of its archive are damaged.")
-@click.argument("src", type=_folder)
-def restore(path: Path | None, src: Path, *, accepts_older: bool, damaged: bool) -> None:
+@click.argument("backup", metavar="SRC", type=_folder)
+def restore(path: Path | None, backup: Path, *, accepts_older: bool, damaged: bool) -> None:
     """Restore the backup SRC to the configured locations, which must be empty.
 
     The server must be stopped. The newest vault is needed, in its location or as a copy. What has expired since the
@@ -208,7 +207,7 @@ def restore(path: Path | None, src: Path, *, accepts_older: bool, damaged: bool)
     with exit_on_signals(), one_line_errors(ConfigError, BackupError, CleanupError):
         config = command_config(path)
         done = restoring.restore(
-            config, clock, src, lambda made: _erase(made, clock), accepts_older=accepts_older, damaged=damaged
+            config, clock, backup, lambda made: _erase(made, clock), accepts_older=accepts_older, damaged=damaged
         )
     manifest = done.manifest
     place, what = visible(str(config.database)), counted(manifest.messages, "message")
