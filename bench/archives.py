@@ -13,9 +13,10 @@ import pyarrow
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from bench.stores import Store
-from conclave.archive.layout import DAY, FILE_BYTES, ID_PROPERTY, ROW_GROUP_BYTES, checksum, span_of, span_width
+from conclave.archive.layout import DAY, FILE_BYTES, ID_PROPERTY, ROW_GROUP_BYTES, checksum, span_width
 from conclave.retention.policy import KEEP
 from conclave.store.engine import sqlite
+from tests.support.archive import span_of
 
 DAYS = 400
 """How long ago the oldest message was sent."""

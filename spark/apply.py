@@ -44,7 +44,7 @@ def apply_plan(
     after_marks()
     due_messages = due.of_plan(connection, plan)
     for elements in due.list_due(connection, due_messages):
-        pacer.run(iter([_MessageDeleter(connection, due_messages, elements, counts).step]))
+        pacer.run(_deletions(connection, due_messages, elements, counts))
     pacer.run(_steps(connection, plan, settings, counts))
 
 
@@ -95,45 +95,41 @@ def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
     return False
 
 
-class _MessageDeleter:
-    """Deletes listed messages that are still due, in steps."""
+def _deletions(
+    connection: sqlite3.Connection, due_messages: list[DueMessages], elements: list[int], counts: Counter[str]
+) -> Iterator[Step]:
+    """Yield the steps that delete listed messages that are still due, at most CHUNK each."""
+    for start in range(0, len(elements), CHUNK):
+        yield partial(_delete_messages, connection, due_messages, elements[start : start + CHUNK], counts)
 
-    def __init__(
-        self, connection: sqlite3.Connection, due_messages: list[DueMessages], elements: list[int], counts: Counter[str]
-    ) -> None:
-        self._connection = connection
-        self._due_messages = due_messages
-        self._elements = elements
-        self._counts = counts
-        self._position = 0
 
-    def step(self) -> bool:
-        """Delete at most CHUNK messages; return whether there are more."""
-        chunk = [due.split_element(each) for each in self._elements[self._position : self._position + CHUNK]]
-        deleted: list[DeletedMessage] = []
-        for index, pairs in groupby(chunk, key=itemgetter(0)):
-            message_ids = [message_id for _, message_id in pairs]
-            deleted += self._due_messages[index].delete(self._connection, message_ids)
-        self._record(deleted)
-        timers.forget(self._connection, _numbers(deleted))
-        reach("apply.messages_deleted")
-        self._position += len(chunk)
-        return self._position < len(self._elements)
+def _delete_messages(
+    connection: sqlite3.Connection, due_messages: list[DueMessages], elements: list[int], counts: Counter[str]
+) -> bool:
+    deleted: list[DeletedMessage] = []
+    for index, pairs in groupby(map(due.split_element, elements), key=itemgetter(0)):
+        message_ids = [message_id for _, message_id in pairs]
+        deleted += due_messages[index].delete(connection, message_ids)
+    _record(connection, deleted, counts)
+    timers.forget(connection, _numbers(deleted))
+    reach("apply.messages_deleted")
+    return False
 
-    def _record(self, deleted: list[DeletedMessage]) -> None:
-        """Count deleted messages, and record them for the receipts."""
-        kind = attrgetter("group_key", "rule")
-        for (group_key, rule), same_kind in groupby(sorted(deleted, key=kind), key=kind):
-            messages = list(same_kind)
-            self._counts[rule] += len(messages)
-            if rule in (EXPIRED, *ANY_RUN_RULES):
-                invalidation.invalidate_group(self._connection, group_key)
-            ranges = moves.duplicated_ranges(self._connection, group_key)  # the archive erases and records these later
-            erased = [each for each in messages if not any(low <= each.sequence_num <= high for low, high in ranges)]
-            if erased:
-                last_seq, newest = max(each.sequence_num for each in erased), max(each.created_at for each in erased)
-                receipts.note(self._connection, group_key, ErasedMessages(rule, len(erased), last_seq, newest))
-                message_keys.note_erased(self._connection, group_key, [each.sequence_num for each in erased])
+
+def _record(connection: sqlite3.Connection, deleted: list[DeletedMessage], counts: Counter[str]) -> None:
+    """Count deleted messages, and record them for the receipts."""
+    kind = attrgetter("group_key", "rule")
+    for (group_key, rule), same_kind in groupby(sorted(deleted, key=kind), key=kind):
+        messages = list(same_kind)
+        counts[rule] += len(messages)
+        if rule in (EXPIRED, *ANY_RUN_RULES):
+            invalidation.invalidate_group(connection, group_key)
+        ranges = moves.duplicated_ranges(connection, group_key)  # the archive erases and records these later
+        erased = [each for each in messages if not any(low <= each.sequence_num <= high for low, high in ranges)]
+        if erased:
+            last_seq, newest = max(each.sequence_num for each in erased), max(each.created_at for each in erased)
+            receipts.note(connection, group_key, ErasedMessages(rule, len(erased), last_seq, newest))
+            message_keys.note_erased(connection, group_key, [each.sequence_num for each in erased])
 
 
 def _numbers(deleted: list[DeletedMessage]) -> dict[int, list[int]]:

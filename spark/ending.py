@@ -100,7 +100,6 @@ class Costs:
     """Measures the costs of one run. A process measures one run at a time."""
 
     def __init__(self, engine: RunEnvironment) -> None:
-        """Start to measure."""
         self._engine = engine
         self._cpu = engine.cpu_seconds()
         Pacer.lock_seconds = Pacer.longest_lock_seconds = 0.0

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
+from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
@@ -22,18 +24,17 @@ from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store import keyring
-from conclave.store.archive import moves
+from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import WorkerState
-from spark import cluster, native, needs
-from spark.cluster import ClusterError
+from spark import requirements
+from spark.archive import expiry_plan
 from spark.hot_store import Hot
 from spark.java import Java, why_not_started
-from spark.java_check import DeployModeError, JarsMissingError, JavaFailsError, JavaMissingError, find_jars, find_java
-from spark.native import NativeLibraryError
+from spark.requirements import JavaFailsError, RequirementError, find_jars, find_java
 from spark.work_folder import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
@@ -99,10 +100,10 @@ class RunEnvironment:
             with _cleanup_errors(), reserve.released_reserve(self.config):
                 self._prepare_folders()
                 find_java(archive=archive, memory=self.config.spark.driver_memory)
-                cluster.require_secret(self.config.spark.master)
+                requirements.require_secret(self.config.spark.master)
                 if archive:
                     find_jars()
-                    native.require_zstd(self.config.work)
+                    requirements.require_zstd(self.config.work)
         self._is_checked = True
 
     def warm_up(self) -> None:
@@ -151,16 +152,13 @@ class RunEnvironment:
         No connection to the store may be open in this process. Raises CleanupError, StoreError or sqlite3.Error.
         """
         tell(WorkerState.PREPARING)
-        self._is_needed = self._has_work(settings, scope, now)
+        self._is_needed = False
+        if self.config.cleanup.engine == "spark":
+            hot = Hot(self.path, settings, now)
+            self._is_needed = hot.read(_plan_without_spark, hot, scope) is None
         if self._is_needed:
             self.warm_up()
         return self._is_needed
-
-    def _has_work(self, settings: PolicySettings, scope: Scope, now: int) -> bool:
-        if self.config.cleanup.engine != "spark":
-            return False
-        hot = Hot(self.path, settings, now)
-        return hot.read(needs.of_run, hot, scope)
 
     def close(self) -> None:
         """Stop Spark, end its Java process, and remove the work files. Idempotent."""
@@ -283,18 +281,18 @@ class RunEnvironment:
         hot = Hot(self.path, settings, now)
         if self.config.cleanup.engine != "spark":
             return hot.read(make_plan, settings, now, scope)
-        if not self._is_needed and (plan := hot.read(needs.plan_without, hot, scope)):
+        if not self._is_needed and (plan := hot.read(_plan_without_spark, hot, scope)):
             return plan
         session = self._session()
-        from spark import spark_engine  # noqa: PLC0415 - as above
+        from spark.plan import make_plan as plan_by_spark  # noqa: PLC0415 - as above
 
-        return spark_engine.make_plan(session, self.path, settings, now, scope)
+        return plan_by_spark(session, self.path, settings, now, scope)
 
     def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
-        """Return the archive if a run has work there, see ``needs.of_archive``."""
+        """Return the archive if a run has work there, see ``_needs_archive``."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
+        return self.archive(hot) if hot.read(_needs_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
         """Return how many messages, in both tiers, would be erased if there were no legal holds.
@@ -304,9 +302,9 @@ class RunEnvironment:
         count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):
             return count
-        from spark.archive import held  # noqa: PLC0415 - as above
+        from spark.archive import expiry  # noqa: PLC0415 - as above
 
-        return count + held.count(hot, self.config.archive_path, partial(self.keys, hot), risen)
+        return count + expiry.count_held(hot, self.config.archive_path, partial(self.keys, hot), risen)
 
     def keys(self, hot: Hot) -> KeyStore:
         """Return the keys of the messages, opened once. Raises StoreError."""
@@ -347,6 +345,43 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def _plan_without_spark(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan | None:
+    """Return the plan of a run that deletes nothing from the hot store; None if messages are due there.
+
+    The plan may have deleted groups and accounts whose messages are withheld, or in the archive. A run without a plan
+    needs Spark from the start. Erasing from the archive does not; reclaiming space does: then Spark is started later.
+    """
+    plan = make_plan(connection, hot.settings, hot.now, scope)
+    return None if due.is_any(connection, plan) else plan
+
+
+def _needs_archive(
+    connection: sqlite3.Connection,
+    hot: Hot,
+    archive: ArchiveConfig,
+    scope: Scope,
+    risen: Collection[tuple[int, int]] = (),
+) -> bool:
+    """Return whether a run has to open the archive, after the rules were applied to the hot store.
+
+    Always true if messages may be due while a user is under a legal hold: only the table shows their senders.
+    ``risen``: the marks that the run will raise, see ``expiry_plan.make_plan``.
+    """
+    state = moves.find_state(connection)
+    return (
+        (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
+        or bool(moves.hot_copies(connection))
+        or reclaiming.is_unsettled(connection)
+        or (
+            scope.is_housekeeping
+            and archive.after != KEEP
+            and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
+        )
+        or (scope.is_housekeeping and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
+        or bool(expiry_plan.make_plan(connection, hot, scope, risen))
+    )
+
+
 @contextlib.contextmanager
 def _cleanup_errors() -> Iterator[None]:
     """Context manager that maps errors of Spark's start to CleanupError, or SparkStartError if temporary."""
@@ -357,7 +392,7 @@ def _cleanup_errors() -> Iterator[None]:
     except (data_folder.DataFolderError, JavaFailsError) as error:
         # A disk may be unmounted, or memory low, for a while.
         raise SparkStartError(str(error)) from error
-    except (JavaMissingError, JarsMissingError, NativeLibraryError, ClusterError, DeployModeError) as error:
+    except RequirementError as error:
         raise CleanupError(str(error)) from error
     except OSError as error:
         raise SparkStartError(f"Spark could not start: {error}") from error

@@ -61,7 +61,6 @@ class _GarbageCollection:
     """Controls Python's cyclic garbage collection, which takes 10 ms once libraries are loaded."""
 
     def __init__(self) -> None:
-        """Change nothing yet."""
         self._mutex = threading.Lock()
         self._count = 0
         self._was_enabled = False

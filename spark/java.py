@@ -18,8 +18,7 @@ from typing import IO, NamedTuple
 from conclave.archive.faults import one_line
 from conclave.logs.setup import get_logger
 from conclave.system.child_process import parent_bound_command
-from spark.cluster import PAGE
-from spark.java_check import WITHOUT_TRACES
+from spark.requirements import PAGE, WITHOUT_TRACES
 
 log = get_logger(__name__)
 

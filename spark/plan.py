@@ -1,18 +1,48 @@
-"""Plans a run with Spark: the deletions, and the marks to raise. Pure functions of DataFrames.
+"""Plans a run with Spark: the deletions, and the marks to raise.
 
 The rules are those of the retention contract, sections 1 and 5, as in ``conclave/retention/rules.py`` in SQL. The model
 in the tests checks both.
 """
 
-from pyspark.sql import Column, DataFrame, functions as F
+from pathlib import Path
 
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from conclave.failpoints import reach
 from conclave.retention.jobs import PurgeJob, Scope
-from conclave.retention.policy import FOREVER, KEEP
+from conclave.retention.plan import GroupStep, Plan
+from conclave.retention.policy import FOREVER, KEEP, expiry_cutoff
+from conclave.retention.resolve import PolicySettings
 from spark import read as c
 
 
+def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:
+    """Plan a run at the Unix second ``now``, from one snapshot of the hot store."""
+    hot = c.read_hot(spark, path, now)
+    reach("plan.read")
+    sessions = hot.sessions if scope.is_housekeeping else None
+    invites = hot.invites if scope.is_housekeeping else None
+    too_old_before = expiry_cutoff(now, settings.self_destruct_max_age)
+    timed = redacted_for_all(*hot.timed, too_old_before) if hot.timed else None
+    redacted = timed.union(hot.taken_back) if timed and hot.taken_back else timed or hot.taken_back
+    groups = with_policies(hot.groups, now, scope)
+    planned = group_plan(groups, hot.members, redacted).orderBy(c.GROUP_KEY)
+    return Plan(
+        now,
+        [GroupStep(*row) for row in planned.collect()],
+        hot.tombstones,
+        hot.user_tombstones,
+        _keys(dead_sessions(sessions, settings.sessions_dead_before(now))) if sessions else [],
+        _keys(old_invites(invites, settings.invites_dead_before(now))) if invites else [],
+    )
+
+
+def _keys(frame: DataFrame) -> list[int]:
+    return sorted(row[0] for row in frame.collect())
+
+
 def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None = None) -> DataFrame:
-    """Return a GROUP_PLAN row for each group in which a message is due or a mark rises.
+    """Return a row with the values of GroupStep for each group in which a message is due or a mark rises.
 
     Groups that the run does not cover by their lifetime have a row only if messages are past a mark, or redacted for
     every reader. ``redacted``: a table REDACTED with the redacted messages, or None.

@@ -108,9 +108,6 @@ INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
 
-GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE, REDACTS)
-"""One row for each group to change, with the values of GroupStep."""
-
 
 _GROUPS = """
 WITH bounded AS (
@@ -235,9 +232,5 @@ def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
     ADBC's driver infers types from the first rows. If these are null or missing, it infers integers, which cannot be
     cast to binary.
     """
-    types = _arrow_schema(schema)
+    types = pyarrow.schema([(field.name, _ARROW_TYPES[field.dataType]) for field in schema])
     return table.cast(types) if table.num_rows else types.empty_table()
-
-
-def _arrow_schema(schema: StructType) -> pyarrow.Schema:
-    return pyarrow.schema([(field.name, _ARROW_TYPES[field.dataType]) for field in schema])

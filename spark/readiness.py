@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from conclave.archive.files import DamagedLogError
 from conclave.clock.guard import effective_time
@@ -16,6 +17,9 @@ from conclave.store.resources import state
 from conclave.system import reserve
 from spark.environment import CleanupError, RunEnvironment
 from spark.hot_store import ArchiveRunError, Hot, RunTooLongError, WalBusyError
+
+if TYPE_CHECKING:
+    from spark.archive.run import ArchiveRun
 
 
 class ClockWrongError(Exception):
@@ -121,3 +125,16 @@ def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None
 def spare_bytes(engine: RunEnvironment) -> int:
     """Return the bytes that a restore from the archive must leave free on the disk."""
     return engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES
+
+
+@contextlib.contextmanager
+def archive_at_rest(engine: RunEnvironment) -> Iterator["ArchiveRun"]:
+    """Context manager that holds the run lock, and yields the archive. Raises CleanupError if there is none."""
+    with ready(engine, lambda _: engine.warm_up()) as settings, engine.only_run():
+        archive = engine.archive(open_hot(engine, settings, engine.clock.now()))
+        if archive is None:
+            raise CleanupError(f"{engine.path}: nothing is archived")
+        try:
+            yield archive
+        finally:
+            engine.empty_work()

@@ -44,22 +44,5 @@ class Report:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report in the form of the log and the history."""
-        return {
-            "engine": self.engine,
-            "job": self.job,
-            "started_at": self.started_at,
-            "finished_at": self.finished_at,
-            "outcome": self.outcome,
-            "error": self.error,
-            "groups_touched": self.groups_touched,
-            "bytes_returned": self.bytes_returned,
-            "archived": self.archived,
-            "archive_bytes_returned": self.archive_bytes_returned,
-            "held": self.held,
-            "overdue_groups": self.overdue_groups,
-            "overdue_seconds": self.overdue_seconds,
-            "deleted": {rule: self.counts[rule] for rule in REPORTED},
-            "cpu_seconds": self.cpu_seconds,
-            "lock_seconds": self.lock_seconds,
-            "longest_lock_seconds": self.longest_lock_seconds,
-        }
+        values = {name: value for name, value in vars(self).items() if name not in ("counts", "differing")}
+        return values | {"outcome": self.outcome, "deleted": {rule: self.counts[rule] for rule in REPORTED}}

@@ -22,10 +22,9 @@ from pyspark.version import __version__ as pyspark_version
 
 from conclave.archive.layout import PAGE_ROWS, ROW_GROUP_BYTES
 from conclave.config.settings import Config
-from spark import cluster, delta_jars, native
+from spark import delta_jars, requirements
 from spark.java import Java
-from spark.java_check import WITHOUT_TRACES, DeployModeError, JarsMissingError, find_jars, spark_home
-from spark.native import NativeLibraryError
+from spark.requirements import WITHOUT_TRACES, RequirementError, find_jars, spark_home
 from spark.work_folder import WorkFolder
 
 _ARTIFACTS = "/artifacts"
@@ -100,12 +99,12 @@ def build_session(
     settings take precedence, and its Java is used. Otherwise ``java`` is started, and inherits the folder and the
     descriptors ``held``. Call it in the main thread: Java ends with the thread that starts it.
 
-    Raises JarsMissingError, NativeLibraryError, ClusterError, DeployModeError or JavaStartError.
+    Raises RequirementError or JavaStartError.
     """
     submitted, work = _submitted(), folder.path
     _require_submitted(submitted, archive=archive)
     master = submitted.get("spark.master", config.spark.master)
-    cluster.require_secret(master, submitted or None)
+    requirements.require_secret(master, submitted or None)
     address = _own_address(master)
     tempfile.tempdir = str(work)
     os.environ |= {
@@ -142,8 +141,8 @@ def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def _library(work: Path) -> Iterator[int | None]:
-    """Context manager for the descriptor of the native library, see ``native.open_zstd``, while Java starts."""
-    descriptor = native.open_zstd(work)
+    """Context manager for the descriptor of the native library, see ``requirements.open_zstd``, while Java starts."""
+    descriptor = requirements.open_zstd(work)
     try:
         yield descriptor
     finally:
@@ -152,12 +151,12 @@ def _library(work: Path) -> Iterator[int | None]:
 
 
 def _require_library(session: SparkSession) -> None:
-    """Raise NativeLibraryError unless Java can load zstd. Fails early, since not every run uses it."""
+    """Raise RequirementError unless Java can load zstd. Fails early, since not every run uses it."""
     try:
         session._jvm.com.github.luben.zstd.util.Native.load()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
     except Py4JError as error:
         session.stop()
-        raise NativeLibraryError(
+        raise RequirementError(
             "Java cannot load the native library that the archive needs, as where its temporary folder is on a mount"
             " with noexec: name another by -Djava.io.tmpdir in spark-submit's --driver-java-options"
         ) from error
@@ -215,7 +214,7 @@ def _protection(master: str) -> dict[str, str]:
         # Encrypted by a key in Java's memory, so that a killed process leaves no bodies on disk.
         "spark.io.encryption.enabled": "true",
     }
-    if cluster.is_cluster(master):
+    if requirements.is_cluster(master):
         return always
     return always | {
         "spark.network.crypto.authEngineVersion": "2",
@@ -251,7 +250,7 @@ def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, a
             # A crash report may include bodies, so write it to the work files, which are removed.
             f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
             f" {_COMPILER_THRESHOLDS if archive else '-XX:TieredStopAtLevel=1'}"
-            f"{f' -DZstdNativePath={native.path_of(library)}' if library is not None else ''}"
+            f"{f' -DZstdNativePath={requirements.path_of(library)}' if library is not None else ''}"
         ),
     }
 
@@ -291,18 +290,18 @@ def _submitted() -> dict[str, str]:
 
 def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
     if submitted.get("spark.submit.deployMode") == "cluster":
-        raise DeployModeError(
+        raise RequirementError(
             "the job reads the database where the server runs: use --deploy-mode client, on the server's host"
         )
     if archive and submitted and not any("delta-spark" in submitted.get(name, "") for name in _CLASS_PATHS):
-        raise JarsMissingError(f"the archive needs its jars: give spark-submit --jars with all of {delta_jars.TARGET}")
+        raise RequirementError(f"the archive needs its jars: give spark-submit --jars with all of {delta_jars.TARGET}")
 
 
 def _delta_settings(master: str) -> dict[str, str]:
     raw, jars = "org.apache.hadoop.fs", list(map(str, find_jars()))
     # In local mode Java loads the verified files directly; only executors of a cluster need copies.
     jar_settings = (
-        {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
+        {"spark.jars": ",".join(jars)} if requirements.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
     )
     return jar_settings | {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

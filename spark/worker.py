@@ -58,7 +58,6 @@ class Orders:
     """The orders of operators, received while the worker runs or waits."""
 
     def __init__(self) -> None:
-        """Start without orders."""
         self._pending: set[WorkerOrder] = set()
         self._arrival = threading.Event()
 

@@ -20,12 +20,7 @@ OF_THE_SERVER_IN_SPARK = (
     *("conclave.actions.invites", "conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
     *("conclave.archive.layout", "conclave.archive.snapshot", "conclave.archive.faults", "conclave.archive.files"),
-    *(
-        "conclave.archive.integrity",
-        "conclave.archive.layout",
-        "conclave.archive.numbers",
-        "conclave.archive.scan",
-    ),
+    *("conclave.archive.integrity", "conclave.archive.scan"),
     "conclave.keys",
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""

@@ -99,7 +99,7 @@ async def test_a_page(followed: Followed, server: Running) -> None:
 async def test_a_page_from_the_archive(followed: Followed, server: Running) -> None:
     alice, group = await in_a_group(server)
     Mover(server.config).move(group, 5)
-    await follow(followed, alice.fetch(group, after=2), 35)
+    await follow(followed, alice.fetch(group, after=2), 34)
 
 
 async def test_a_change_of_the_expiry(followed: Followed, server: Running) -> None:
@@ -113,4 +113,4 @@ async def test_a_run(followed: Followed, server: Running) -> None:
     server.clock.advance(2 * DAY)
     config = replace(server.config, cleanup=replace(server.config.cleanup, engine="sql"))
     with closing(RunEnvironment(config, server.clock)) as environment:
-        await follow(followed, asyncio.to_thread(clean_up, environment), 35)
+        await follow(followed, asyncio.to_thread(clean_up, environment), 33)

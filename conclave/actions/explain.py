@@ -7,28 +7,12 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention import holds
-from conclave.retention.fate import Timer
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import receipts, state
 from conclave.store.views import explain as store, group_list, overdue, storage_usage
-from conclave.store.views.explain import ExplainedMessage, ExplainedWithdrawal, Explanation, LaggingMember, ReadArchived
+from conclave.store.views.explain import Explanation, ReadArchived
 from conclave.store.views.group_list import GroupSummary
-
-__all__ = [
-    "ExplainedMessage",
-    "ExplainedWithdrawal",
-    "Explanation",
-    "GroupSummary",
-    "LaggingMember",
-    "ReadArchived",
-    "SettingsError",
-    "Timer",
-    "explain",
-    "in_force",
-    "list_groups",
-    "show",
-]
 
 _NOTHING_LEFT = "no such group, or all of it is erased"
 

@@ -13,8 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from conclave import app_keys
 from conclave.admin.access import IS_OPERATOR, Guard
-from conclave.admin.event_loop_lag import SAMPLE_INTERVAL_SECONDS, LoopLag
-from conclave.admin.metrics import registry
+from conclave.admin.metrics import SAMPLE_INTERVAL_SECONDS, LoopLag, registry
 from conclave.admin.page.actions import CleanupWorker, PageActions
 from conclave.admin.page.routes import OperatorPage
 from conclave.admin.sizes import Sizes

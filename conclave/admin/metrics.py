@@ -4,6 +4,7 @@ Values are counted elsewhere in plain lists and dictionaries, and become metrics
 thread, so values that the event loop changes are copied in one step before they are iterated.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -14,7 +15,6 @@ from prometheus_client.registry import Collector
 
 from conclave import __version__, app_keys
 from conclave.admin.access import Guard
-from conclave.admin.event_loop_lag import LoopLag
 from conclave.admin.sizes import Sizes
 from conclave.health.parts import CleanupState, Health, HealthPart
 from conclave.health.readiness import Readiness, readiness_of
@@ -22,6 +22,42 @@ from conclave.measures import Histogram, merge_histograms
 from conclave.retention.jobs import schedule
 
 Collect = Callable[[], Iterator[Metric]]
+
+SAMPLE_INTERVAL_SECONDS = 0.25
+"""The interval of measurements."""
+
+WINDOW_SECONDS = 60.0
+
+
+class LoopLag:
+    """The lag of the event loop, during which the server answers no client.
+
+    ``lags``: the measurements. The maximum is that of the last one to two minutes.
+    """
+
+    def __init__(self) -> None:
+        self.lags = Histogram()
+        self._maximums = (0.0, 0.0)
+        """The maximum of this window, and of the previous one."""
+        self._window_ends = time.monotonic() + WINDOW_SECONDS
+        self._due = time.monotonic() + SAMPLE_INTERVAL_SECONDS
+
+    @property
+    def worst(self) -> float:
+        """The longest lag, in seconds, of the last one to two minutes."""
+        return max(self._maximums)
+
+    async def measure(self) -> None:
+        """Record the delay of this call, which is due SAMPLE_INTERVAL_SECONDS after the previous call."""
+        now = time.monotonic()
+        delay = max(0.0, now - self._due)  # the loop's timers may fire slightly early
+        self.lags.record(delay)
+        current, previous = self._maximums
+        if now >= self._window_ends:
+            self._window_ends = now + WINDOW_SECONDS
+            current, previous = 0.0, current
+        self._maximums = max(current, delay), previous
+        self._due = time.monotonic() + SAMPLE_INTERVAL_SECONDS
 
 
 class FunctionCollector(Collector):

@@ -62,10 +62,6 @@ class Measurements:
     """When the last backup was made, Unix seconds; 0: none; None: unknown."""
 
 
-_STORE_VALUES = ("free_pages", "vault_copies", "dead", "backup_at")
-"""The values that are read from the store, not from files."""
-
-
 class Sizes:
     """Measures for one server. ``last``: the last values."""
 
@@ -104,11 +100,7 @@ class Sizes:
     async def _measure(self) -> None:
         loop, worker = asyncio.get_running_loop(), self._client_app[app_keys.HEALTH].worker
         measured = await loop.run_in_executor(self._thread, self._measure_files, worker)
-        previous = self.last
-        self.last = replace(
-            measured,
-            **{name: getattr(previous, name) for name in _STORE_VALUES},
-        )
+        self.last = replace(self.last, **measured)
         if self._client_app[app_keys.HEALTH].phase is Phase.SERVING:
             # Health reports errors of the store. ValueError: the store has been closed.
             with suppress(StoreError, sqlite3.Error, ValueError):
@@ -120,7 +112,8 @@ class Sizes:
         config, keys = self._client_app[app_keys.CONFIG], self._client_app[app_keys.STORE].open_keys()
         return {str(each): keyring.copy_fault(each, keys, config.ledger_path) for each in config.vault_copies}
 
-    def _measure_files(self, worker: int | None) -> Measurements:
+    def _measure_files(self, worker: int | None) -> dict[str, Any]:
+        """Measure all but the values of the store."""
         config = self._client_app[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
@@ -128,7 +121,8 @@ class Sizes:
         disks = {name: found for name, folder in places.items() if (found := _disk(folder))}
         if "archive" in disks:
             files["archive"] = self._archive_bytes(config.archive_path)
-        return Measurements(time.monotonic(), files, disks, group_memory(worker) if worker else {})
+        memory = group_memory(worker) if worker else {}
+        return {"taken_at": time.monotonic(), "files": files, "disks": disks, "memory": memory}
 
     def _archive_bytes(self, folder: Path) -> int:
         start = time.monotonic()

@@ -46,11 +46,6 @@ def span_width(lifetime: int) -> int:
     return min(max(1, days) * DAY, KEEP_WIDTH)
 
 
-def span_of(lifetime: int, created_at: int) -> int:
-    """Return the first Unix second of the span for a message created at the second ``created_at``."""
-    return created_at - created_at % span_width(lifetime)
-
-
 def in_partitions(partitions: Iterable[tuple[int, int]], prefix: str = "") -> str:
     """Return the SQL condition for messages in any of ``partitions``: pairs of lifetime and span.
 

@@ -105,10 +105,6 @@ def facts(stretch: Stretch) -> str:
     return f"SELECT created_at, sender_id, is_commit FROM archive WHERE {where}"
 
 
-def _count_query(archive_count: ArchiveCount) -> str:
-    return f"SELECT {archive_count.aggregates.sql} FROM archive WHERE {hidden(archive_count)}"
-
-
 def hidden(archive_count: ArchiveCount) -> str:
     """Return the condition for the messages of ``archive_count``."""
     stretch, horizon = archive_count.stretch, archive_count.horizon
@@ -166,7 +162,8 @@ def batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
 
 def totals(query: "QueryBuilder", archive_count: ArchiveCount) -> MessageTotals:
     """Count the messages of ``archive_count``. Raises the errors of ``batches``."""
-    (row,) = (row for batch in batches(query, _count_query(archive_count)) for row in batch.to_pylist())
+    sql = f"SELECT {archive_count.aggregates.sql} FROM archive WHERE {hidden(archive_count)}"
+    (row,) = (row for batch in batches(query, sql) for row in batch.to_pylist())
     return archive_count.aggregates.totals(row.values())
 
 

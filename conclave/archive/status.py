@@ -5,12 +5,14 @@ Takes no lock: during a run, index and log may differ by some commits.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from conclave.archive.faults import one_line
+from conclave.archive.faults import UnreadableArchiveError
+from conclave.archive.files import file_values
+from conclave.archive.queries import read_errors
 from conclave.archive.snapshot import open_known
 from conclave.config.settings import Config
 from conclave.store.archive import moves as archive_moves, reclaiming, status
@@ -28,16 +30,11 @@ class StatusError(Exception):
 
 
 @dataclass(frozen=True)
-class ClassMonth:
+class ClassMonth(ArchivedAmount):
     """The archived messages of one class and month. ``files`` and ``disk_bytes``: of the table's newest version."""
 
-    lifetime: int
-    month: str
-    groups: int
-    messages: int
-    body_bytes: int
-    files: int
-    disk_bytes: int
+    files: int = 0
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,17 @@ class Status:
     """The archive at one moment."""
 
     path: str
-    needed_version: int
+    needed_version: int = 0
     """The least version of the table that readers need."""
-    table_version: int | None
-    unerased: bool
+    table_version: int | None = None
+    unerased: bool = False
     """Replaced files may still be on disk."""
-    shares: list[ClassMonth]
-    overdue: ArchiveOverdue
-    moves: list[Move]
-    fault: str
+    shares: Sequence[ClassMonth] = ()
+    overdue: ArchiveOverdue = field(default_factory=ArchiveOverdue)
+    moves: Sequence[Move] = ()
+    fault: str = ""
     """Why the table, its version and its files cannot be read; "": it was read."""
-    dead: DeadSpace
+    dead: DeadSpace = field(default_factory=DeadSpace)
     """Erased messages that take space in files until it is reclaimed."""
 
     @property
@@ -82,7 +79,7 @@ def read_status(config: Config, now: int) -> Status:
             connection.execute("BEGIN")
             state = archive_moves.find_state(connection)
             if state is None:
-                return _absent(config)
+                return Status(str(config.archive_path))
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
@@ -103,18 +100,9 @@ def read_status(config: Config, now: int) -> Status:
     )
 
 
-def _absent(config: Config) -> Status:
-    """Return the state if no message was ever moved."""
-    overdue = ArchiveOverdue(0, 0, 0, 0, 0, 0, 0, 0)
-    no_space = DeadSpace(0, None)
-    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", no_space)  # noqa: FBT003 - the fields in order
-
-
 def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _Files:
     """Read the log of the table. An error is returned in ``fault``."""
-    import pyarrow  # noqa: PLC0415 - loaded only by commands that read the archive
-    from deltalake import DeltaTable  # noqa: PLC0415 - as above
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+    from deltalake import DeltaTable  # noqa: PLC0415 - loaded only by commands that read the archive
 
     def read_state() -> ArchiveState:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
@@ -124,31 +112,30 @@ def _read_files(config: Config, state: ArchiveState, *, is_expected: bool) -> _F
     counts: Counter[tuple[int, str]] = Counter()
     disk_bytes: Counter[tuple[int, str]] = Counter()
     try:
-        if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
-            return _Files(None, counts, disk_bytes)
-        table, fault = open_known(path, read_state)
-        if fault:
-            return _Files(None, counts, disk_bytes, fault)
-        actions = pyarrow.table(table.get_add_actions(flatten=True))
-        columns = ("partition.lifetime", "partition.span", "size_bytes")
-        for lifetime, span, size in zip(*(actions[name].to_pylist() for name in columns), strict=True):
-            counts[lifetime, _month(span)] += 1
-            disk_bytes[lifetime, _month(span)] += size
-        return _Files(table.version(), counts, disk_bytes)
-    except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
-        return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
+        with read_errors(path):
+            if not is_expected and not state.version and not DeltaTable.is_deltatable(str(path)):
+                return _Files(None, counts, disk_bytes)
+            table, fault = open_known(path, read_state)
+            if fault:
+                return _Files(None, counts, disk_bytes, fault)
+            columns = ("partition.lifetime", "partition.span", "size_bytes")
+            for lifetime, span, size in file_values(table.get_add_actions(flatten=True), columns):
+                counts[lifetime, _month(span)] += 1
+                disk_bytes[lifetime, _month(span)] += size
+            return _Files(table.version(), counts, disk_bytes)
+    except UnreadableArchiveError as error:
+        return _Files(None, counts, disk_bytes, str(error))
 
 
 def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:
     """Join amounts and files by class and month. Missing entries count as zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
-    shares = []
-    for key in sorted(indexed.keys() | files.counts.keys()):
-        each = indexed.get(key, ArchivedAmount(*key, 0, 0, 0))
-        shares.append(
-            ClassMonth(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
+    return [
+        ClassMonth(
+            **vars(indexed.get(key, ArchivedAmount(*key))), files=files.counts[key], disk_bytes=files.disk_bytes[key]
         )
-    return shares
+        for key in sorted(indexed.keys() | files.counts.keys())
+    ]
 
 
 def _month(span: int) -> str:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from conclave import __version__
 from conclave.backup import archive_copy, database_copy, destination, manifest
-from conclave.backup.archive_check import ArchiveCheck, FormerBackup, entry_of
 from conclave.backup.archive_copy import ArchiveCopy, TableListing, find_state, state_reader
+from conclave.backup.checking import ArchiveCheck, FormerBackup, entry_of
 from conclave.backup.destination import Destination, backups_in
 from conclave.backup.files import KEPT_FREE_BYTES, names_under, remove_empty_folders, sync_tree, write
 from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest

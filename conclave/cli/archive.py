@@ -30,7 +30,7 @@ from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import ArchiveOverdue
 from conclave.store.engine.faults import StoreError
-from spark import archive_commands, delta_jars, readiness
+from spark import delta_jars, readiness
 from spark.environment import RunEnvironment
 
 MAX_SHOWN = 100
@@ -62,8 +62,8 @@ def status(path: Path | None, *, as_json: bool) -> None:
 @config_option
 def verify(path: Path | None) -> None:
     """Read the whole archive and print differences from its index. Cleanup runs wait until it has finished."""
-    with _run_environment(path) as engine:
-        found = archive_commands.verify_archive(engine)
+    with _run_environment(path) as engine, readiness.archive_at_rest(engine) as run:
+        found = run.check()
     for line in found.differences[:MAX_SHOWN]:
         click.echo(visible(line))
     if more := len(found.differences[MAX_SHOWN:]):
@@ -87,7 +87,8 @@ def restore(path: Path | None, group: str) -> None:
         group_id = CommandRunner(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
             raise CliError(f"no such group: {group!r}; use the id for a deleted group")
-        count = archive_commands.restore_archived(engine, group_id)
+        with readiness.archive_at_rest(engine) as run:
+            count = run.restore(group_id, readiness.spare_bytes(engine))
     click.echo(f"{group}: restored {count:,} messages to the database; the next run removes them from the archive")
 
 

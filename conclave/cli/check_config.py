@@ -27,9 +27,9 @@ from conclave.server.tls import TlsError, load_context, warn_if_invalid
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
-from spark import cluster
-from spark.cluster import ClusterError
+from spark import requirements
 from spark.rehearsal import Comparison, Erasure, compare
+from spark.requirements import RequirementError
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
 
@@ -102,7 +102,7 @@ def _check_next_start(config: Config, found: _CheckResult) -> None:
     refused = [(each.says, each.is_of_user) for each in find_refusals(config, SystemClock())]
     try:
         _require_secret(config)
-    except ClusterError as error:
+    except RequirementError as error:
         refused.append((str(error), isinstance(error.__cause__, PermissionError)))
     for says, is_of_user in refused:
         if is_of_user:
@@ -113,9 +113,9 @@ def _check_next_start(config: Config, found: _CheckResult) -> None:
 
 
 def _require_secret(config: Config) -> None:
-    """Raise ClusterError if cleanup is to use a cluster but cannot."""
+    """Raise RequirementError if cleanup is to use a cluster but cannot."""
     if config.cleanup.engine == "spark":
-        cluster.require_secret(config.spark.master)
+        requirements.require_secret(config.spark.master)
 
 
 def _compare(config: Config, found: _CheckResult) -> None:

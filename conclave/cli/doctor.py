@@ -17,10 +17,8 @@ from conclave.config.warnings import find_warnings
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, note, ok, run_check, wrong
 from conclave.server.start_check import find_refusals
-from spark import cluster, native
-from spark.cluster import ClusterError
-from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
-from spark.native import NativeLibraryError
+from spark import requirements
+from spark.requirements import RequirementError, find_jars, find_java
 from spark.session import spark_version
 
 _COLORS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
@@ -84,13 +82,13 @@ def _java(config: Config | None) -> Iterator[Finding]:
     try:
         java, version = find_java()
         yield ok("java", f"{version}: {java}")
-    except JavaMissingError as error:
+    except RequirementError as error:
         says, _, remedy = str(error).partition(": ")
         yield wrong("java", says, remedy) if is_needed else ok("java", f'{says}; not needed with engine = "sql"')
     yield ok("spark", f"version {spark_version()}")
     try:
         yield ok("spark", f"the archive's jars are in {find_jars()[0].parent}")
-    except JarsMissingError as error:
+    except RequirementError as error:
         is_archiving = config is not None and config.archive.after >= 0
         says, _, remedy = str(error).partition(": ")
         yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; not needed without [archive]")
@@ -101,13 +99,13 @@ def _java(config: Config | None) -> Iterator[Finding]:
 def _spark(config: Config) -> Iterator[Finding]:
     """Yield whether Spark could start with this configuration."""
     try:
-        cluster.require_secret(config.spark.master)
-    except ClusterError as error:
+        requirements.require_secret(config.spark.master)
+    except RequirementError as error:
         yield wrong("spark", str(error), "see docs/operations/cluster.md#setting-it-up")
     try:
-        native.require_zstd(config.work)
+        requirements.require_zstd(config.work)
         yield ok("spark", "its native library can be loaded")
-    except NativeLibraryError as error:
+    except RequirementError as error:
         says, _, remedy = str(error).partition(": ")
         level = wrong if config.archive.after >= 0 else note
         yield level("spark", says, remedy)

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 from rich.table import Table
 
-from conclave.actions import audit as audit_log, receipts as chain
+from conclave.actions import evidence as actions
 from conclave.cli.common import (
     MAX_NUMBER,
     CliError,
@@ -54,7 +54,7 @@ def audit(
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
     with open_store(path) as outside:
-        entries = outside.read(audit_log.list_last, outside.context(), limit, since, group, user)
+        entries = outside.read(actions.list_audit_log, outside.context(), limit, since, group, user)
     if as_json:
         for each in entries:
             click.echo(json.dumps(_entry_object(each)))
@@ -134,7 +134,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     elsewhere and pass them as --known later: a new chain then fails.
     """
     with open_store(path) as outside:
-        checked, is_known = outside.read(chain.check_chain, known)
+        checked, is_known = outside.read(actions.check_receipts, known)
     if checked.broken_at is not None:
         click.echo(
             f"conclave: receipt {checked.broken_at} does not follow from the one before it: it was changed, or an"
@@ -162,7 +162,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
 def receipts(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> None:
     """Print receipts of erasures, newest first."""
     with open_store(path) as outside:
-        listed = outside.read(chain.list_last, limit, group)
+        listed = outside.read(actions.list_receipts, limit, group)
         if listed is None:
             raise CliError(f"no such group: {group!r}; use the id for a deleted group")
     if as_json:

@@ -18,7 +18,7 @@ from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.export import Export
-from conclave.archive import user_export
+from conclave.archive import queries
 from conclave.archive.faults import UnreadableArchiveError
 from conclave.cli.common import (
     NUMBER,
@@ -29,7 +29,6 @@ from conclave.cli.common import (
     exit_on_signals,
     one_line_errors,
 )
-from conclave.cli.retention import archive_state
 from conclave.cli.tables import counted, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
@@ -37,7 +36,7 @@ from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
-from conclave.store.views import held_export
+from conclave.store.views import export as stored
 from conclave.system import operator_identity
 
 _EXPECTED = (
@@ -145,8 +144,7 @@ def _messages(outside: CommandRunner, config: Config, user_id: bytes, context: C
         stretch = outside.read(actions.stretch, group_id, context.now())
         if stretch:
             with outside.keys() as keys:
-                state = partial(archive_state, config)
-                for old in user_export.read(config.archive_path, state, stretch, user_id, keys):
+                for old in queries.messages_of_user(config, stretch, user_id, keys):
                     yield of_group | old._asdict() | {"self_destruct_seconds": 0}
         after: int | None = 0
         while after is not None:
@@ -162,13 +160,13 @@ def _held(outside: CommandRunner, config: Config, user_id: bytes) -> Iterator[di
     """Yield all stored messages of the user, hidden ones too; those in the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:
-            state, places = partial(archive_state, config), outside.read(held_export.held_groups)
-            for group_id, old in user_export.read_held(config.archive_path, state, places, user_id, keys):
+            places = outside.read(stored.held_groups)
+            for group_id, old in queries.held_messages_of_user(config, places, user_id, keys):
                 yield {"group_id": str(UUID(bytes=group_id))} | old._asdict() | {"self_destruct_seconds": 0}
-    for place in outside.read(held_export.groups_of_sender, user_id):
+    for place in outside.read(stored.held_groups_of_sender, user_id):
         after: int | None = 0
         while after is not None:
-            page = outside.read(held_export.page, place, user_id, after)
+            page = outside.read(stored.held_page, place, user_id, after)
             for message in page.messages:
                 yield {"group_id": str(UUID(bytes=place.group_id))} | message._asdict()
             after = page.after

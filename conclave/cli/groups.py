@@ -9,11 +9,12 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import GroupSummary, SettingsError
+from conclave.actions.explain import SettingsError
 from conclave.cli.common import TextParam, config_option
 from conclave.cli.open_store import open_store
 from conclave.cli.tables import about, counted, print_table, second, visible
 from conclave.retention.resolve import lifetime_text
+from conclave.store.views.group_list import GroupSummary
 
 
 @click.group()

@@ -110,7 +110,7 @@ main.add_command(LazyCommand("export", "export", "Export a user's data as JSON."
 main.add_command(LazyCommand("group", "groups", "List and show groups: policies, sizes, overdue messages."))
 main.add_command(LazyCommand("hold", "holds", "Manage legal holds, which prevent messages from being erased."))
 main.add_command(LazyCommand("invite-token", "registration_tokens", "Manage registration tokens."))
-main.add_command(LazyCommand("restore", "restore", "Restore a backup to an empty location."))
+main.add_command(LazyCommand("restore", "backup", "Restore a backup to an empty location."))
 main.add_command(LazyCommand("serve", "serve", "Run the server."))
 main.add_command(LazyCommand("status", "status", "Show the status of the running server."))
 main.add_command(LazyCommand("user", "users", "Manage accounts."))

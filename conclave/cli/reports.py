@@ -49,9 +49,7 @@ def as_json(report: Report, *, dry: bool = False) -> dict[str, Any]:
 def show(report: Report, console: Console, *, dry: bool = False) -> None:
     """Print what was deleted and why; with ``dry``, what would be deleted."""
     title = "Dry run, nothing was changed" if dry else "Cleanup run"
-    table = Table(title=f"{title} ({report.engine}): {report.outcome}")
-    table.add_column("what")
-    table.add_column("why")
+    table = Table("what", "why", title=f"{title} ({report.engine}): {report.outcome}")
     table.add_column("to delete" if dry else "deleted", justify="right")
     for rule in rules.REPORTED:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,24 +11,15 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import (
-    ExplainedMessage,
-    ExplainedWithdrawal,
-    Explanation,
-    LaggingMember,
-    SettingsError,
-    Timer,
-)
-from conclave.archive import lookup
+from conclave.actions.explain import SettingsError
+from conclave.archive import queries
 from conclave.cli.common import NUMBER, TextParam, config_option
 from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, second, visible
-from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
+from conclave.retention.fate import Timer
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.store.archive import moves
-from conclave.store.archive.moves import ArchiveState
-from conclave.store.engine import sqlite
+from conclave.store.views.explain import ExplainedMessage, ExplainedWithdrawal, Explanation, LaggingMember
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -68,8 +58,7 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     """
     with open_store(path, SettingsError) as outside:
         config, clock = outside.config, outside.context().clock
-        look = partial(lookup.find, config.archive_path, partial(archive_state, config))
-        found = outside.read(actions.explain, config, clock, group, number, look)
+        found = outside.read(actions.explain, config, clock, group, number, partial(queries.find, config))
     if as_json:
         values = asdict(found)
         if values["message"] and (fate := values["message"]["fate"]):
@@ -78,15 +67,6 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
         return
     for line in (*_group_lines(found), *(_message_lines(found, found.message) if found.message else ())):
         click.echo(line)
-
-
-def archive_state(config: Config) -> ArchiveState:
-    """Return the database's record of the archive's table. Raises OSError or StoreError."""
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        state = moves.find_state(connection)
-    if state is None:
-        raise OSError(f"{config.database}: has no archive")
-    return state
 
 
 def _id(value: Any) -> str:

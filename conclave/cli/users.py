@@ -31,15 +31,6 @@ _name = click.argument("name")
 
 P = ParamSpec("P")
 
-_AUDIT_ACTIONS = {
-    "reset-password": AuditAction.PASSWORD_RESET,
-    "disable": AuditAction.ACCOUNT_DISABLED,
-    "enable": AuditAction.ACCOUNT_ENABLED,
-    "delete": AuditAction.ACCOUNT_DELETED,
-    "unblock": AuditAction.LOGIN_UNBLOCKED,
-}
-"""The actions of the commands in the audit log."""
-
 
 @click.group()
 def user() -> None:
@@ -116,7 +107,7 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
         user_id = _find(outside, name).user_id
         password = _ask_password() if prompt else new_password()
         # Hashed before taking the write lock.
-        change(outside, "reset-password", accounts.reset_password, user_id, _hashed(password))
+        change(outside, AuditAction.PASSWORD_RESET, accounts.reset_password, user_id, _hashed(password))
     if not prompt:
         click.echo(password)
     click.echo(f"{name}: password changed, logged out", err=True)
@@ -131,7 +122,7 @@ def disable(path: Path | None, name: str) -> None:
     Memberships and messages stay.
     """
     with open_store(path) as outside:
-        change(outside, "disable", accounts.disable, _find(outside, name).user_id)
+        change(outside, AuditAction.ACCOUNT_DISABLED, accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")
 
 
@@ -141,7 +132,7 @@ def disable(path: Path | None, name: str) -> None:
 def enable(path: Path | None, name: str) -> None:
     """Allow a disabled user to log in again."""
     with open_store(path) as outside:
-        change(outside, "enable", accounts.enable, _find(outside, name).user_id)
+        change(outside, AuditAction.ACCOUNT_ENABLED, accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
 
 
@@ -155,7 +146,7 @@ def unblock(path: Path | None, name: str) -> None:
     """
     with open_store(path) as outside:
         found = _find(outside, name)
-        change(outside, "unblock", accounts.unblock, found.user_id)
+        change(outside, AuditAction.LOGIN_UNBLOCKED, accounts.unblock, found.user_id)
         [account, _] = outside.read(accounts.show, outside.context(), name)
     click.echo(f"{name}: unblocked, takes effect within a second")
     if account.disabled:
@@ -177,24 +168,21 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
         def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
             accounts.remove(connection, context, user_id)
 
-        change(outside, "delete", remove, found.user_id)
+        change(outside, AuditAction.ACCOUNT_DELETED, remove, found.user_id)
     click.echo(f"{name}: deleted")
 
 
 def change(
     outside: CommandRunner,
-    entry: str,
+    audit_action: AuditAction,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account, and record it in the audit log. ``entry``: a key of _AUDIT_ACTIONS.
-
-    Raises CommandRunnerError or NotFoundError.
-    """
+    """Change an account, and record it in the audit log. Raises CommandRunnerError or NotFoundError."""
     actor = operator_identity.current()
-    outside.write(accounts.audited, outside.context(), actor, _AUDIT_ACTIONS[entry], action, user_id, *args, **kwargs)
+    outside.write(accounts.audited, outside.context(), actor, audit_action, action, user_id, *args, **kwargs)
 
 
 def _find(outside: CommandRunner, name: str) -> UserRow:

@@ -1,4 +1,4 @@
-"""Checks the database, read-only: schema, clock, keys, runs, overdue messages, write-ahead log."""
+"""Checks the database and its vault, read-only: schema, clock, keys, runs, overdue messages, write-ahead log."""
 
 import contextlib
 import os
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from conclave.clock import Clock
 from conclave.config.settings import Config
-from conclave.doctor import vault
 from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.keys.file import KeyFileError
+from conclave.keys.inspection import Inspection
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
+from conclave.store import keyring, message_keys
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.database import WAL_KEPT_BYTES
 from conclave.store.engine.faults import StoreError, file_size
@@ -21,8 +23,7 @@ _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 
 _NOT_OURS = "run this as the server's user, or correct the permissions"
 
-MAX_ATTEMPTS = 3
-"""The database is read at most 3 times: again if another process opened it in between."""
+_READ = "read docs/operations/vault.md"
 
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
 """A write-ahead log larger than 64 MiB is worth a note."""
@@ -38,12 +39,9 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` creates it; check database_path if it should exist",
         )
         return
-    for attempt in range(MAX_ATTEMPTS):
-        before = path_check.closed_state(path) if attempt < MAX_ATTEMPTS - 1 else None
-        findings = list(_read(config, clock, is_running=is_running, frozen=before is not None))
-        if before is None or before == path_check.closed_state(path):
-            break  # otherwise it was opened in between, and the reads may be inconsistent
-    yield from findings
+    yield from path_check.read_undisturbed(
+        path, lambda frozen: list(_read(config, clock, is_running=is_running, frozen=frozen))
+    )
     yield from _wal(config)
 
 
@@ -84,10 +82,39 @@ def _inspect(
         yield wrong("clock", f"{fault}: nothing is erased", remedy)
     else:
         yield ok("clock", "agrees with the stored time")
-    yield from vault.check(connection, config)
+    yield from vault(connection, config)
     yield from _runs(connection, config, clock.now(), is_running=is_running)
     if not fault:
         yield from _overdue(connection, config, clock.now())
+
+
+def vault(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
+    """Yield findings about the vault and its copies. ``start_check`` finds the reasons that prevent a start."""
+    state = message_keys.state(connection)
+    if state is None:
+        yield ok("vault", "no server has run on this database yet: the first start creates its vault")
+        return
+    try:
+        key_file = Inspection(config.keys_path)
+    except KeyFileError as error:
+        yield wrong("vault", f"{error}: no message can be read", f"restore the vault or a copy: {_READ}")
+        return
+    if key_file.keys_id != state.keys_id:
+        yield wrong("vault", f"{config.vault_path}: belongs to another database", f"restore the right one: {_READ}")
+        return
+    if key_file.serial < state.serial:
+        yield wrong("vault", f"{config.vault_path}: is older than the database", f"restore the newest: {_READ}")
+        return
+    count = message_keys.count(connection)
+    yield ok("vault", f"{config.vault_path}: {key_file.size:,} bytes of keys; {count:,} messages need them")
+    if not config.vault_copies:
+        says = "there is no copy of the vault: if it is lost, all messages are"
+        yield note("vault", says, "set vault.copies to folders on other disks")
+    for each in config.vault_copies:
+        if fault := keyring.copy_fault(each, key_file, config.ledger_path):
+            yield wrong("vault", fault, "the server renews it when it can: check its disk")
+        else:
+            yield ok("vault", f"{each}: is an up-to-date copy")
 
 
 def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_running: bool | None) -> Iterator[Finding]:

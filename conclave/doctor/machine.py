@@ -16,6 +16,7 @@ from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, Level, note, ok, wrong
 from conclave.store.engine.faults import free_bytes, free_text, has_inodes
 from conclave.store.engine.schema import OLDEST_SQLITE
+from conclave.system.data_folder import existing_folder
 from conclave.system.reserve import reserves
 
 CRITICAL_FREE_BYTES = 64 * 1024 * 1024
@@ -57,7 +58,7 @@ def sqlite_library() -> Iterator[Finding]:
 def disk(config: Config) -> Iterator[Finding]:
     """Yield findings about free space, the reserves for cleanup, and sync time."""
     checked_devices = set()
-    for folder in map(_existing, (config.database.parent, config.data, config.archive_path)):
+    for folder in map(existing_folder, (config.database.parent, config.data, config.archive_path)):
         if (device := folder.stat().st_dev) in checked_devices:
             continue
         checked_devices.add(device)
@@ -74,14 +75,7 @@ def disk(config: Config) -> Iterator[Finding]:
         if reserve.missing() and config.database.exists():
             says = f"{reserve.path}: {reserve.missing():,} of {reserve.size:,} bytes for cleanup are missing"
             yield note("disk", says, "a running server creates it as soon as there is space")
-    yield from _sync(_existing(config.database.parent))
-
-
-def _existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+    yield from _sync(existing_folder(config.database.parent))
 
 
 def _sync(folder: Path) -> Iterator[Finding]:

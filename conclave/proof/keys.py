@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conclave.actions.replay import NUMBERS
-from conclave.archive import numbers
+from conclave.archive import queries
 from conclave.archive.faults import UnreadableArchiveError
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
@@ -178,7 +178,7 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
         parts[part.group_key].append(Range(part.first_seq, part.last_seq))
     if not (parts and (folder / LOG).is_dir()):
         return {}
-    table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
+    table, ids = queries.numbers_in(folder), message_keys.group_ids(connection)
     archived = {key: tree.intersection(table.get(key, []), tree.union(ranges)) for key, ranges in parts.items()}
     if keys is None:
         return archived

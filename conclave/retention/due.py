@@ -276,7 +276,7 @@ _IS_DUE_TIMED = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FR
 def count_held(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
     """Return how many messages of the hot store would be erased at ``now`` without legal holds.
 
-    Each counts once. ``spark/archive/held.py`` counts those of the archive. ``risen``: pairs of a mark ``gone_below``
+    Each counts once. ``spark/archive/expiry.py`` counts those of the archive. ``risen``: pairs of a mark ``gone_below``
     and a group key, for the marks that a dry run would have raised.
     """
     group_keys = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]

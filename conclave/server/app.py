@@ -29,7 +29,7 @@ from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
-from conclave.server import duties, ledger_duty, middleware, vault_duty
+from conclave.server import duties, middleware, vault_duty
 from conclave.server.client_port import CLOSE_REASONS
 from conclave.server.routes import add_routes
 from conclave.store import keyring
@@ -68,7 +68,7 @@ def create_app(
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.watch_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
+    app.cleanup_ctx.extend([_store, duties.watch_storage, vault_duty.keep_vault, vault_duty.keep_ledger])
     app.cleanup_ctx.extend([_archive, duties.watch_archive])
     app.cleanup_ctx.extend(
         [duties.record_alive, duties.notify_redactions, duties.end_overdue_joins, duties.store_session_activity]

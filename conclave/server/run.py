@@ -19,7 +19,7 @@ from conclave.config.load import BUILT_IN
 from conclave.config.settings import LOCK, Config
 from conclave.health.parts import Phase
 from conclave.logs.setup import get_logger
-from conclave.server import ports, start_check
+from conclave.server import start_check
 from conclave.server.app import create_app
 from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
 from conclave.server.reload import Reloader
@@ -234,4 +234,4 @@ async def _listen(port: ClientPort) -> str:
     try:
         return await port.listen()
     except OSError as error:
-        raise ServeError(f"cannot listen on {port.name}: {ports.explain_bind_error(error, port.port)}") from error
+        raise ServeError(f"cannot listen on {port.name}: {start_check.explain_bind_error(error, port.port)}") from error

@@ -6,17 +6,18 @@ for the next start.
 
 import errno
 import os
+import socket
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from conclave.admin.access import TokenError, token_of
 from conclave.clock import Clock
 from conclave.config.settings import Config
-from conclave.server import ledger_duty, ports
-from conclave.server.ports import AddressError
+from conclave.server import vault_duty
 from conclave.server.tls import TlsError, load_context
 from conclave.store import keyring
 from conclave.store.archive import moves
@@ -28,8 +29,11 @@ from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
-MAX_ATTEMPTS = 3
-"""The database is read at most 3 times: again if another process opened it during the read."""
+_LISTENING = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+
+FIRST_UNPRIVILEGED_PORT = 1024
+"""Ports below 1024 need a privilege."""
 
 
 class Refusal(NamedTuple):
@@ -37,6 +41,10 @@ class Refusal(NamedTuple):
 
     says: str
     is_of_user: bool = False
+
+
+class AddressError(Exception):
+    """The server cannot listen on an address. The message is one line for the operator."""
 
 
 def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
@@ -56,19 +64,18 @@ def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = 
 
 def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
     """Return the reasons why the database or the vault prevents a start. Leaves no files beside an unused database."""
-    refusals: list[Refusal] = []
-    for attempt in range(MAX_ATTEMPTS):
-        state_before = path_check.closed_state(config.database) if attempt < MAX_ATTEMPTS - 1 else None
 
-        def check(config: Config, *, is_frozen: bool = state_before is not None) -> None:
+    def read(is_frozen: bool) -> list[Refusal]:  # noqa: FBT001 - a callable's parameter has no name
+        refusals: list[Refusal] = []
+
+        def check(config: Config) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
                 connection.execute("BEGIN")
-                refusals[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
+                refusals.extend(_check_connection(connection, config, clock, accepts_older=accepts_older))
 
-        refusals[:] = _run_check(check, config) or refusals
-        if state_before is None or state_before == path_check.closed_state(config.database):
-            break  # otherwise it was opened during the reads, which may be inconsistent
-    return refusals
+        return _run_check(check, config) or refusals
+
+    return path_check.read_undisturbed(config.database, read)
 
 
 def _check_connection(
@@ -110,7 +117,7 @@ _EXPECTED = (TlsError, TokenError, AddressError, DataFolderError, StoreError, Po
 
 
 def _require_address(config: Config) -> None:
-    ports.require_address(config.listen_address, config.port)
+    require_address(config.listen_address, config.port)
 
 
 def _require_folders(config: Config) -> None:
@@ -137,7 +144,7 @@ def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_ol
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
-        ledger_duty.require_ledger(connection, config.ledger_path)
+        vault_duty.require_ledger(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
@@ -148,3 +155,62 @@ def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
 
 def _require_policy(connection: sqlite3.Connection, clock: Clock, config: Config) -> None:
     state.require_change_allowed(connection, config.policy, clock.read())
+
+
+def require_address(address: str, port: int) -> None:
+    """Raise AddressError unless this machine has ``address``. It does not check whether ``port`` is free."""
+    try:
+        for family, socket_type, protocol, _, sockaddr in socket.getaddrinfo(
+            address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, socket_type, protocol) as probe:
+                probe.bind(sockaddr)
+    except OSError as error:
+        raise AddressError(f"cannot listen on {address} port {port}: {explain_bind_error(error, port)}") from error
+
+
+def explain_bind_error(error: OSError, port: int) -> str:
+    """Return one line: why the server cannot listen on ``port``, and what to do."""
+    if isinstance(error, socket.gaierror):
+        return f"{error.strerror}: name an address of this machine"
+    reason = os.strerror(error.errno or 0)
+    if error.errno == errno.EADDRINUSE:
+        return f"{reason}{_listener_name(port)}: stop that process, or set another port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f'{reason}: name an address of this machine, or "0.0.0.0" for all of them'
+    if error.errno == errno.EACCES and port < FIRST_UNPRIVILEGED_PORT:
+        return (
+            f"{reason}: a port below {FIRST_UNPRIVILEGED_PORT} needs a privilege: set another port, or give the server"
+            " AmbientCapabilities=CAP_NET_BIND_SERVICE in systemd"
+        )
+    return reason
+
+
+def _listener_name(port: int) -> str:
+    """Return the name of the process that listens on ``port``, for a message; "" if unknown."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if any(_link_target(each) in sockets for each in folder.iterdir()):
+                name = folder.with_name("comm").read_text().strip()
+                return f" by process {folder.parent.name} ({name})"
+    return ""
+
+
+def _link_target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # it is closed by now
+        return ""
+
+
+def _listening_inodes(port: int) -> list[str]:
+    """Return the inodes of the sockets that listen on ``port``, as text."""
+    inodes = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                cells = line.split()
+                if cells[3] == _LISTENING and int(cells[1].rpartition(":")[2], 16) == port:
+                    inodes.append(cells[9])
+    return inodes

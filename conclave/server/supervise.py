@@ -134,15 +134,12 @@ class Supervisor:
 
     def _order(self, order: WorkerOrder) -> bool:
         """Send an order to the worker. An idle worker is started for it."""
-        if not self._send(encode_order(order).encode()) and not self._is_restarting():
+        is_restarting = self._sleep is not None or self._health.is_asleep
+        if not self._send(encode_order(order).encode()) and not is_restarting:
             return False
         self._orders.add(order)
         self._order_event.set()
         return True
-
-    def _is_restarting(self) -> bool:
-        """Return whether the worker is idle or is being restarted."""
-        return self._sleep is not None or self._health.is_asleep
 
     def _send(self, line: bytes) -> bool:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():

@@ -37,7 +37,6 @@ class StartLead:
     """How many seconds before its run a worker is started, by the duration of the last start."""
 
     def __init__(self) -> None:
-        """Start with FIRST_LEAD_SECONDS."""
         self.seconds = FIRST_LEAD_SECONDS
         self._worker = 0.0
 
@@ -63,11 +62,8 @@ class StartTimeout:
 
     def extend(self) -> None:
         """Double the limit after a timeout."""
-        self._allow(2 * self.seconds)
+        self.record(self.seconds)
 
     def record(self, seconds: float) -> None:
         """Set the limit after a stage that took ``seconds``."""
-        self._allow(2 * seconds)
-
-    def _allow(self, seconds: float) -> None:
-        self.seconds = min(max(self._minimum, seconds), self._maximum)
+        self.seconds = min(max(self._minimum, 2 * seconds), self._maximum)

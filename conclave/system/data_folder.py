@@ -89,3 +89,10 @@ def _reason(data: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return _NO_PARENT.format(data.parent)
     return f"cannot be used: {error.strerror}"
+
+
+def existing_folder(folder: Path) -> Path:
+    """Return a folder, or its nearest existing parent."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -112,9 +112,9 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
     if fault and plan.partial:
         raise ArchiveRunError(fault)
     faults = []
-    for partition, parts, files in _queries(path, plan):
+    for query in _queries(path, plan):
         try:
-            yield from _measure(path, plan, partition, parts, files, living)
+            yield from _measure(query, living)
         except ArchiveRunError as error:
             faults.append(str(error))  # other partitions are still erased
     if faults:
@@ -158,9 +158,8 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
     count = sum(erased.messages for key, erased in plan.whole.items() if key[0] in held_groups)
     if (fault := _table_fault(hot, path)) and plan.partial:
         raise ArchiveRunError(fault)
-    for partition, parts, files in _queries(path, plan):
-        rows = _find(path, plan, partition, parts, files, held_groups)
-        count += _ReadableRows(parts, living).of(rows).num_rows
+    for query in _queries(path, plan):
+        count += _ReadableRows(query.parts, living).of(_find(query, held_groups)).num_rows
     return count
 
 
@@ -178,8 +177,18 @@ def _table_fault(hot: Hot, path: Path) -> str:
     return ""
 
 
-def _queries(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
-    """Yield the parts to query, by group key, at most one partition at a time, with their files."""
+@dataclass(frozen=True)
+class _Query:
+    """A query of the table at ``path``: for parts of one partition, by group key, with their files."""
+
+    path: Path
+    plan: ArchivePlan
+    partition: Partition
+    parts: dict[int, PartRow]
+    files: list[StoredFile]
+
+
+def _queries(path: Path, plan: ArchivePlan) -> Iterator[_Query]:
     if not plan.partial:
         return
     parts_by_partition: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
@@ -187,7 +196,7 @@ def _queries(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[in
         parts_by_partition[part.lifetime, part.span][part.group_key] = part
     for partition, parts, files in _files(path, parts_by_partition, plan.groups):
         for query_parts in _split_into_queries(plan, parts):
-            yield partition, query_parts, files
+            yield _Query(path, plan, partition, query_parts, files)
 
 
 def _files(
@@ -257,24 +266,17 @@ class _ReadableRows:
         return ranges is None or holds(ranges, number)
 
 
-def _measure(
-    path: Path,
-    plan: ArchivePlan,
-    partition: Partition,
-    parts: Mapping[int, PartRow],
-    files: Collection[StoredFile],
-    living: Living,
-) -> Iterator[Measured]:
-    readable = _ReadableRows(parts, living)
-    due = readable.of(_find(path, plan, partition, parts, files))
+def _measure(query: _Query, living: Living) -> Iterator[Measured]:
+    parts, readable = query.parts, _ReadableRows(query.parts, living)
+    due = readable.of(_find(query))
     if not due.num_rows:
         return
     numbers, by_rules = _numbers(due), _by_rules(due)
     groups = pyarrow.array(sorted(numbers), pyarrow.int64())
     remaining: dict[int, _Remaining] = defaultdict(_Remaining)
     read_count = 0
-    for file in files:
-        for rows in data_files.read(path / file.path, _READ, sorted(numbers)):
+    for file in query.files:
+        for rows in data_files.read(query.path / file.path, _READ, sorted(numbers)):
             readable_rows = readable.of(rows.filter(compute.is_in(rows[a.GROUP_KEY], groups)))
             read_count += readable_rows.num_rows
             _add(remaining, _without(readable_rows, due))
@@ -282,8 +284,9 @@ def _measure(
     expected = {group_key: parts[group_key].message_count - _count(erased) for group_key, erased in by_rules.items()}
     if read_count != index_count or any(remaining[group_key].count != count for group_key, count in expected.items()):
         raise ArchiveRunError(
-            f"{path}: {read_count:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where"
-            f" the index has {index_count:,}: `conclave archive verify` says more"
+            f"{query.path}: {read_count:,} messages are read of {len(numbers)} groups in"
+            f" {in_partitions([query.partition])}, where the index has {index_count:,}: `conclave archive verify` says"
+            " more"
         )
     for group_key, ranges in numbers.items():
         part = parts[group_key]
@@ -364,32 +367,24 @@ def _add(remaining: dict[int, _Remaining], rows: pyarrow.Table) -> None:
         remaining[group_key].add(*values)
 
 
-def _find(
-    path: Path,
-    plan: ArchivePlan,
-    partition: Partition,
-    parts: Mapping[int, PartRow],
-    files: Collection[StoredFile],
-    held_groups: Collection[int] | None = None,
-) -> pyarrow.Table:
-    """Return the due rows of ``parts`` in the table, including erased ones. Raises ArchiveRunError.
+def _find(query: _Query, held_groups: Collection[int] | None = None) -> pyarrow.Table:
+    """Return the due rows of a query's parts in the table, including erased ones. Raises ArchiveRunError.
 
     ``held_groups``: instead return the rows under a legal hold on one of these groups or on their sender.
     """
     try:
-        query = by_rows(DeltaTable(str(path)))
-        due_batches = [batch.cast(_DUE) for batch in batches(query, _query(plan, partition, parts, held_groups))]
+        found = batches(by_rows(DeltaTable(str(query.path))), _sql(query, held_groups))
+        due_batches = [batch.cast(_DUE) for batch in found]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        for file in files:  # so that the error names a damaged page
-            for _ in data_files.read(path / file.path):
+        for file in query.files:  # so that the error names a damaged page
+            for _ in data_files.read(query.path / file.path):
                 pass
-        raise ArchiveRunError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ArchiveRunError(f"{query.path}: cannot be read: {one_line(error)}") from error
     return pyarrow.Table.from_batches(due_batches, _DUE)
 
 
-def _query(
-    plan: ArchivePlan, partition: Partition, parts: Mapping[int, PartRow], held_groups: Collection[int] | None
-) -> str:
+def _sql(query: _Query, held_groups: Collection[int] | None) -> str:
+    plan, parts = query.plan, query.parts
     senders, withdrawn, due = list[tuple[int, str]](), list[tuple[int, int]](), list[tuple[Any, ...]]()
     for group_key, part in parts.items():
         *marks, deleted_senders, numbers = plan.groups[group_key]
@@ -412,7 +407,7 @@ def _query(
         rule=f"CASE WHEN {rules.may_erase(bounds)} THEN {rules.rule_name(RULES, bounds)} END",
         due=_values(due, due_group="BIGINT", **MARKS, **_BOUNDS),
         joins=" ".join(joins),
-        where=in_partitions([partition]),
+        where=in_partitions([query.partition]),
         least=min(parts),
         most=max(parts),
     )

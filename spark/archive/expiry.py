@@ -1,4 +1,4 @@
-"""Erases messages from the archive by the plan of ``expiry_plan.py``, without changing its files.
+"""Erases messages from the archive by the plan of ``expiry_plan.py``, or counts them, without changing its files.
 
 One transaction for each part updates the index, and records the receipts and the keys to destroy. From then on, the
 messages cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims the space.
@@ -6,17 +6,20 @@ messages cannot be read. Their ciphertext stays until ``reclaim.py`` reclaims th
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
 from conclave.failpoints import reach
+from conclave.keys.store import KeyStore
+from conclave.retention.holds import HELD_GROUPS
+from conclave.retention.jobs import ALL
 from conclave.store import message_keys
 from conclave.store.archive import moves, reclaiming
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, once
 from conclave.store.resources import receipts, taken_back
-from spark.archive import due_rows
+from spark.archive import due_rows, expiry_plan
 from spark.archive.due_rows import Measured
 from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
@@ -32,6 +35,27 @@ def count(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Counter[st
     for each in due_rows.look(hot, path, plan, living):
         counts.update({erased.rule: erased.messages for erased in each.gone})
     return counts
+
+
+def count_held(hot: Hot, path: Path, keys: Callable[[], KeyStore], risen: Collection[tuple[int, int]] = ()) -> int:
+    """Return how many archived messages would be erased without legal holds.
+
+    Parts that are due as a whole are counted by the index, other parts by their rows. ``path``: the table's folder.
+    ``risen``: see ``due.count_held``. Raises ArchiveRunError.
+    """
+    held_groups, plan = hot.read(_plan_despite_holds, hot, risen)
+    if not (held_groups or plan.held):
+        return 0
+    if not plan.held:  # only groups are held
+        plan.parts = [part for part in plan.parts if part.group_key in held_groups]
+    return due_rows.count_held(hot, path, plan, Living(hot, keys), held_groups)
+
+
+def _plan_despite_holds(
+    connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[int, int]]
+) -> tuple[set[int], ArchivePlan]:
+    held_groups = {row[0] for row in connection.execute(HELD_GROUPS)}
+    return held_groups, expiry_plan.make_plan(connection, hot, ALL, risen, despite_holds=True)
 
 
 def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Counter[str], touched: set[int]) -> None:

@@ -122,7 +122,7 @@ class Mover:
         """Finish active batches; return how many messages they have. Does not delete the copies."""
         count = 0
         while (number := self._hot.read(moves.batch_under_way)) is not None:
-            in_table = self._table.has_batch(self._archive_id, number)
+            in_table = self._table.last_batch(self._archive_id) >= number
             batch = _Appended(number, self._version_of(number), None) if in_table else self._append(self._load(number))
             count += self._settle(batch, self._ranges(number))
         return count
@@ -143,11 +143,11 @@ class Mover:
 
     def _batches(self, archive: ArchiveConfig) -> Iterator[_Loaded]:
         """Choose, fix and read batches until no message is old enough."""
-        before = self._hot.now - archive.after
-        for bound in self._hot.read(self._plan, archive, before):
+        least, before = archive.least_lifetime, self._hot.now - archive.after
+        for bound in self._hot.read(move_selection.time_slices, least, before, BATCH_ROWS):
             has_more = True
             while has_more:
-                ranges, has_more = self._hot.read(self._choose, archive, bound)
+                ranges, has_more = self._hot.read(move_selection.choose, least, bound, BATCH_ROWS, BATCH_BYTES)
                 if not ranges:
                     break
                 number = self._hot.write(moves.fix_batch, ranges, self._hot.now)
@@ -157,28 +157,6 @@ class Mover:
     def drop_copies(self) -> None:
         """Delete the copies that an interrupted run or restore left in the hot store."""
         self._delete(self._hot.read(moves.hot_copies))
-
-    def count(self, archive: ArchiveConfig) -> int:
-        """Return how many messages would move."""
-        return self._hot.read(self._count, archive)
-
-    def _plan(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> list[int]:
-        self._list_movable(connection, archive, before)
-        return move_selection.time_slices(connection, before, BATCH_ROWS)
-
-    def _count(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> int:
-        before = self._hot.now - archive.after
-        self._list_movable(connection, archive, before)
-        return move_selection.count(connection, before)
-
-    def _choose(
-        self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int
-    ) -> tuple[list[MoveRange], bool]:
-        self._list_movable(connection, archive, before)
-        return move_selection.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
-
-    def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
-        move_selection.list_movable(connection, archive.least_lifetime, before)
 
     def _ranges(self, number: int) -> list[MoveRange]:
         return self._hot.read(moves.ranges_of, number)

@@ -115,7 +115,8 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
             hot = self._hot.with_prepare(partial(self._hide_planned, plan))
-            planned.archived = Mover(hot, self._table, "", self._living).count(self._config)
+            before = hot.now - self._config.after
+            planned.archived = hot.read(move_selection.count, self._config.least_lifetime, before)
         archive_plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, plan.risen)
         if archive_plan and state:
             planned.groups_touched += len({part.group_key for part in archive_plan.parts}.difference(counted))
@@ -201,15 +202,10 @@ class ArchiveRun:
         return scope.is_housekeeping and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._may_move(scope) or not self._has_work():
-            return
-        for count in self._change().move(self._config):
-            done.archived += count
-
-    def _has_work(self) -> bool:
-        """Return whether there are messages to move."""
-        config, before = self._config, self._hot.now - self._config.after
-        return self._hot.read(move_selection.has_work, config.least_lifetime, before)
+        least, before = self._config.least_lifetime, self._hot.now - self._config.after
+        if self._may_move(scope) and self._hot.read(move_selection.has_work, least, before):
+            for count in self._change().move(self._config):
+                done.archived += count
 
     def _mover(self) -> Mover:
         return Mover(self._hot, self._table, self._hot.archive_state().archive_id, self._living)

@@ -168,16 +168,12 @@ class Table:
         """Return all rows of the table."""
         return self._session().read.format("delta").load(str(self.path))
 
-    def has_batch(self, archive_id: str, batch: int) -> bool:
-        """Return whether the messages of a batch are in the table."""
-        return self.last_batch(archive_id) >= batch
-
     def last_batch(self, archive_id: str) -> int:
         """Return the number of the last batch that was appended to the table; 0 without batches."""
         return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
     def append(self, rows: pyarrow.Table, archive_id: str, batch: int) -> None:
-        """Append the messages of a batch that is not in the table yet, see ``has_batch``.
+        """Append the messages of a batch that is not in the table yet, see ``last_batch``.
 
         ``rows`` have the columns and the order of the table.
         """

@@ -15,7 +15,7 @@ from yarl import URL
 from conclave import app_keys
 from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
-from conclave.admin.page import form_tokens
+from conclave.admin.page import routes
 from conclave.config.admin import AdminConfig
 from conclave.config.load import ConfigError, parse_config
 from conclave.config.settings import Config
@@ -257,15 +257,15 @@ async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
 
 def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token whoever can log in to the machine may ask for a dry run as often as they like."""
-    monkeypatch.setattr(form_tokens, "MAX_REMEMBERED", 3)
-    made = form_tokens.FormTokens()
+    monkeypatch.setattr(routes, "MAX_REMEMBERED", 3)
+    made = routes.FormTokens()
     first, *others = (made.make() for _ in range(4))
     for each in (first, *others):
         made.redeem(each)
-        with pytest.raises(form_tokens.FormTokenError, match="only once"):
+        with pytest.raises(routes.FormTokenError, match="only once"):
             made.redeem(each)
     for each in others:
-        with pytest.raises(form_tokens.FormTokenError, match="only once"):
+        with pytest.raises(routes.FormTokenError, match="only once"):
             made.redeem(each)
     made.redeem(first)
 
@@ -273,9 +273,9 @@ def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPat
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await acting.send("/actions/run", form_tokens.FormTokens().make()))[0] == 403
+    assert (await acting.send("/actions/run", routes.FormTokens().make()))[0] == 403
     ticket = await acting.ticket("/actions/run")
-    monkeypatch.setattr(form_tokens, "VALID_SECONDS", -2.0)
+    monkeypatch.setattr(routes, "TOKEN_SECONDS", -2.0)
     status, text = await acting.send("/actions/run", ticket)
     assert (status, "too old" in text) == (403, True)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conclave import app_keys
-from conclave.admin.page import rate, snapshot
+from conclave.admin.page import snapshot
 from conclave.admin.page.routes import POLICY
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
@@ -268,12 +268,12 @@ async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_tha
 
 async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, now = Requests(), [1000.0]
-    monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    measured = rate.SendRate(requests)
+    monkeypatch.setattr(snapshot, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    measured = snapshot.SendRate(requests)
     assert measured.rate == 0
     await measured.sample()
     for status in (200, 200, 200, 429, 507):
-        requests.record("POST", rate.SENDS, status, 0.1)
-    requests.record("GET", rate.SENDS, 200, 0.1)
+        requests.record("POST", snapshot.SENDS, status, 0.1)
+    requests.record("GET", snapshot.SENDS, 200, 0.1)
     now[0] += 6
     assert measured.rate == 0.5

@@ -50,7 +50,7 @@ async def test_numbers_are_told_again_for_a_while(operators: Operators, monkeypa
     looks = 0
     look = operators.sizes._measure_files
 
-    def counted(worker: int | None) -> sizes.Measurements:
+    def counted(worker: int | None) -> dict[str, Any]:
         nonlocal looks
         looks += 1
         return look(worker)

@@ -8,7 +8,7 @@ import pytest
 from conclave.backup import vault as backup_vault
 from conclave.cli.status import Samples, _vault
 from conclave.config.settings import KEYS
-from conclave.doctor import vault
+from conclave.doctor import database
 from conclave.doctor.findings import Level
 from conclave.store.engine import sqlite
 from tests.support.keyed import KeyedBackups
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> KeyedBackups:
 
 def found(store: KeyedBackups) -> list[tuple[Level, str]]:
     with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-        return [(each.level, each.says) for each in vault.check(connection, store.config)]
+        return [(each.level, each.says) for each in database.vault(connection, store.config)]
 
 
 def test_doctor_tells_whether_the_vault_and_its_copies_would_do(store: KeyedBackups, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from conclave import app_keys, failpoints
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.failpoints import CLOCK_POINTS
 from conclave.store import clock_repair
 from conclave.store.engine import sqlite
 from conclave.store.resources import audit, sessions
@@ -24,6 +23,7 @@ from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support import stores
 from tests.support.client import Client, expect
+from tests.support.failpoints import CLOCK_POINTS
 from tests.support.server import until
 
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.backup import archive_check, checking, manifest
-from conclave.backup.archive_check import ArchiveCheck
+from conclave.backup import checking, manifest
+from conclave.backup.checking import ArchiveCheck
 from conclave.backup.destination import backups_in
 from conclave.backup.files import duplicate, share
 from conclave.backup.making import BackupResult
@@ -119,9 +119,7 @@ def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Ba
     assert next_day(store).notes == []
 
 
-@pytest.mark.parametrize(
-    ("of", "asked"), [(Path, "samefile"), (archive_check, "entry_of"), (archive_check, "fault_of")]
-)
+@pytest.mark.parametrize(("of", "asked"), [(Path, "samefile"), (checking, "entry_of"), (checking, "fault_of")])
 def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
     store: Backed, monkeypatch: pytest.MonkeyPatch, of: Any, asked: str
 ) -> None:
@@ -135,7 +133,7 @@ def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
             path.unlink()
         return ask(looked_at, *others)
 
-    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.ArchiveCheckResult:
+    def watched(check: ArchiveCheck, names: Collection[str]) -> checking.ArchiveCheckResult:
         with monkeypatch.context() as patch:
             patch.setattr(of, asked, meanwhile)
             if asked == "fault_of":  # which is asked where what the former backup knows is not enough
@@ -177,7 +175,7 @@ def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_
         source.unlink()
         return share(source, target)
 
-    monkeypatch.setattr(archive_check, "share", meanwhile)
+    monkeypatch.setattr(checking, "share", meanwhile)
     third = next_day(store)
     assert third.manifest.faults == {}
     assert third.notes[0].endswith(f"{data_file(first.path)} is undamaged")
@@ -200,7 +198,7 @@ def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_k
     path = data_file(store.config.archive_path)
     place = path.read_bytes().rindex(b"delta-rs")  # the name of the program that wrote it
     flip_at(path, place)
-    assert not archive_check.fault_of(path, store.config.database)
+    assert not checking.fault_of(path, store.config.database)
     assert list(next_day(store).manifest.faults.values()) == ["has changed since it was backed up"]
 
 

@@ -17,7 +17,6 @@ from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
 from conclave.config.settings import LOCK
-from conclave.failpoints import RETURN_POINTS
 from conclave.retention import marks
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError
@@ -30,6 +29,7 @@ from tests.proof.stores import examined
 from tests.support import ledgers
 from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
+from tests.support.failpoints import RETURN_POINTS
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import click
@@ -11,9 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from conclave.cli.main import LazyCommand, main
-from conclave.config.settings import Config
-from spark import archive_commands
-from spark.environment import RunEnvironment
+from spark import readiness
 from tests.support import stores
 from tests.support.server import ServerProcess, conclave
 
@@ -148,12 +148,12 @@ def test_where_nothing_is_yet_a_sentence_says_so(folder: Path) -> None:
 def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     restored = []
 
-    def note(engine: RunEnvironment, group_id: bytes) -> int:
-        assert isinstance(engine.config, Config)
+    def note(group_id: bytes, _: int) -> int:
         restored.append(group_id)
         return 3
 
-    monkeypatch.setattr(archive_commands, "restore_archived", note)
+    archived = nullcontext(SimpleNamespace(restore=note))
+    monkeypatch.setattr(readiness, "archive_at_rest", lambda _: archived)
     (folder / "conclave.toml").write_text(SQL)
     done = CliRunner().invoke(main, ["archive", "restore", "nobody's"])
     assert (done.exit_code, done.stdout) == (1, "")

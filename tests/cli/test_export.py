@@ -15,7 +15,7 @@ from conclave import app_keys
 from conclave.actions import export as actions
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.store.views import export as store, held_export
+from conclave.store.views import export as store
 from conclave.system import locks
 from conclave.system.locks import LockedError
 from tests.conftest import Running
@@ -260,8 +260,8 @@ def all_own(told: dict[str, Any]) -> list[tuple[str, int, bytes]]:
 async def test_what_a_hold_keeps_is_exported_after_the_account_and_its_groups_are_gone(
     running: Running, run: Run, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_export, "WINDOW", 3)
-    monkeypatch.setattr(held_export, "PAGE_MESSAGES", 2)
+    monkeypatch.setattr(store, "WINDOW", 3)
+    monkeypatch.setattr(store, "PAGE_MESSAGES", 2)
     alice, bob = await running.users("alice", "bob")
     group, deleted = await alice.create_group("friends", expiry=100), await alice.create_group("deleted")
     for each in (group, deleted):

@@ -27,6 +27,7 @@ from conclave.errors import NotFoundError
 from conclave.server import duties
 from conclave.store.engine import sqlite
 from conclave.store.resources import accounts, audit, users
+from conclave.store.resources.audit import AuditAction
 from tests.conftest import Running, StartServer
 from tests.support import stores
 from tests.support.client import PASSWORD, Client, encode, expect
@@ -187,14 +188,14 @@ def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
         actions.remove(connection, context, user_id)
 
-    change(outside, "delete", remove, gone)
+    change(outside, AuditAction.ACCOUNT_DELETED, remove, gone)
     for act in (actions.disable, actions.enable):
         with pytest.raises(NotFoundError, match="no such user"):
-            change(outside, "enable", act, gone)
+            change(outside, AuditAction.ACCOUNT_ENABLED, act, gone)
     with pytest.raises(NotFoundError, match="no such user"):
-        change(outside, "delete", remove, gone)
+        change(outside, AuditAction.ACCOUNT_DELETED, remove, gone)
     with pytest.raises(NotFoundError, match="no such user"):
-        change(outside, "reset-password", actions.reset_password, gone, PASSWORD)
+        change(outside, AuditAction.PASSWORD_RESET, actions.reset_password, gone, PASSWORD)
     assert logged == []
 
 

@@ -19,6 +19,7 @@ from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.keys.tree import Node, Range
 from tests.support import sample
+from tests.support.failpoints import KEY_POINTS
 from tests.support.forgetting import Memory
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
@@ -125,7 +126,7 @@ def history(path: Path, seed: int, point: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("point", failpoints.KEY_POINTS)
+@pytest.mark.parametrize("point", KEY_POINTS)
 def test_whichever_write_is_the_last_no_key_is_missing_and_none_is_left(
     tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +154,7 @@ for number in range(100, 200, 2):
 """
 
 
-@pytest.mark.parametrize("point", failpoints.KEY_POINTS)
+@pytest.mark.parametrize("point", KEY_POINTS)
 def test_killed_between_two_writes_the_next_run_erases_the_rest(path: Path, point: str) -> None:
     memory = Memory(2)
     store = KeyStore(path, memory.draw)

@@ -16,7 +16,7 @@ from conclave.backup.manifest import BackupError
 from conclave.clock import FakeClock
 from conclave.config.settings import KEYS, Config
 from conclave.config.vault import VaultConfig
-from conclave.doctor import vault as doctor_vault
+from conclave.doctor import database as doctor_database
 from conclave.doctor.files import permissions
 from conclave.keys import copying
 from conclave.keys.file import head_of
@@ -170,7 +170,7 @@ def test_a_copy_that_does_not_answer_is_not_counted_as_one(store: KeyedBackups, 
 
     def told() -> list[str]:
         with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-            return [each.says for each in doctor_vault.check(connection, store.config)][1:]
+            return [each.says for each in doctor_database.vault(connection, store.config)][1:]
 
     one, other = store.config.vault_copies
     assert told() == [f"{one}: is an up-to-date copy", f"{other}: is an up-to-date copy"]

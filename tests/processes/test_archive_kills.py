@@ -16,11 +16,11 @@ from typing import Any
 from aiohttp import ClientSession
 
 from conclave.config.settings import Config
-from conclave.failpoints import ARCHIVE_POINTS, RESTORE_POINTS
 from tests.processes.test_kills import QUICK
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, Message, RefusedError
+from tests.support.failpoints import ARCHIVE_POINTS, RESTORE_POINTS
 from tests.support.forensics import StoreSearch
 from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, ServerProcess, alive

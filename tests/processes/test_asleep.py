@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from conclave.failpoints import SLEEP_POINTS
 from tests.processes.test_deaths import ASLEEP, expect_gone, javas, kill, processes_of, work_of
 from tests.processes.test_kills import QUICK
 from tests.support import stores
 from tests.support.client import Client
+from tests.support.failpoints import SLEEP_POINTS
 from tests.support.forensics import StoreSearch
 from tests.support.operators import ADMIN, ask, run_at_once
 from tests.support.sample import some

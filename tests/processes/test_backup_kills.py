@@ -11,10 +11,10 @@ import pytest
 
 from conclave.backup import checking
 from conclave.backup.destination import MARK, UNFINISHED, backups_in
-from conclave.failpoints import BACKUP_POINTS, RETURN_POINTS
 from conclave.store.engine import path_check
 from tests.support.archived import DAY
 from tests.support.backups import Backed
+from tests.support.failpoints import BACKUP_POINTS, RETURN_POINTS
 from tests.support.sample import some
 from tests.support.server import PATIENCE, conclave
 

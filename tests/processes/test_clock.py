@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.failpoints import CLOCK_POINTS
 from tests.support.client import Client, expect
+from tests.support.failpoints import CLOCK_POINTS
 from tests.support.server import ServerProcess, conclave, waiting
 
 YEAR = 31_536_000

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from bench.clusters import QUICK, Cluster, Daemon
 from bench.process import descendants
 from conclave.system.child_process import parent_bound_command
-from spark.java_check import DeployModeError
+from spark.requirements import RequirementError
 from spark.session import _require_submitted, _settings
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
@@ -286,7 +286,7 @@ def table_files(store: Store) -> list[str]:
 
 
 def test_a_driver_inside_the_cluster_is_refused() -> None:
-    with pytest.raises(DeployModeError, match="on the server's host"):
+    with pytest.raises(RequirementError, match="on the server's host"):
         _require_submitted({"spark.submit.deployMode": "cluster"}, archive=False)
 
 

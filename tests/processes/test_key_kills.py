@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from conclave.config.settings import KEYS
-from conclave.failpoints import COPYING_POINTS
 from conclave.keys.inspection import Inspection
 from tests.processes.test_backup_kills import die, done, expect_whole, run
 from tests.support.archived import USERS
+from tests.support.failpoints import COPYING_POINTS
 from tests.support.keyed import KeyedBackups, Message, clean
 from tests.support.sample import some
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from conclave.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
 from conclave.keys.inspection import Inspection
 from conclave.keys.tree import Range
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
+from tests.support.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
 from tests.support.forensics import StoreSearch
 from tests.support.listening import listening
 from tests.support.sample import some

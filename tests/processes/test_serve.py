@@ -39,7 +39,6 @@ def lines(process: subprocess.CompletedProcess[str]) -> list[str]:
             "conclave.cli.serve, conclave.server.run, conclave.server.app",
             ("pyspark", "pyarrow", "adbc_driver_sqlite", "cryptography"),
         ),
-        ("conclave.cli.restore", ("pyspark", "aiohttp", "cryptography")),
         ("conclave.cli.backup", ("pyspark", "aiohttp", "cryptography")),
     ],
 )

@@ -22,7 +22,6 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import KEYS, Config
 from conclave.config.vault import VaultConfig
-from conclave.failpoints import EXPERIMENT_POINTS
 from conclave.keys.inspection import Inspection
 from conclave.proof import experiment, keys
 from conclave.proof.experiment import ROUNDS, Experiment, ExperimentError
@@ -38,6 +37,7 @@ from spark.environment import RunEnvironment
 from tests.proof.stores import command, findings
 from tests.support import stores
 from tests.support.client import Client
+from tests.support.failpoints import EXPERIMENT_POINTS
 from tests.support.listening import listening
 from tests.support.server import ServerProcess, conclave
 

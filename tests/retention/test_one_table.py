@@ -43,7 +43,7 @@ ELSEWHERE = {
     "conclave/archive/reader.py": {"taken_back"},  # as above, for bodies
     "conclave/archive/window.py": {"taken_back"},  # as above, for bodies
     "conclave/cache/groups.py": {"keeps_commits", "watermark"},  # caches no pages of such groups; raises watermarks
-    "conclave/cli/purge.py": {"erases"},  # words for operators, as in the next two
+    "conclave/cli/cleanup.py": {"erases"},  # words for operators, as in the next two
     "conclave/cli/retention.py": {"erases", "expired_before", "floor_seq", "gone_below"},
     "conclave/proof/experiment.py": {"erasable_before", "erases"},  # dates its messages to be due, or not
     "conclave/server/duties.py": {"taken_back"},  # notifies streams

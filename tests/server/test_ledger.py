@@ -17,7 +17,7 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.health import background
 from conclave.health.parts import HealthPart
-from conclave.server import ledger_duty
+from conclave.server import vault_duty
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
@@ -37,7 +37,7 @@ DAY = 86_400
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write to the ledger, and try again, ten times a second."""
-    monkeypatch.setattr(ledger_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(vault_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from conclave.server.ports import explain_bind_error
+from conclave.server.start_check import explain_bind_error
 
 
 def test_whoever_listens_there_is_named() -> None:

@@ -20,7 +20,7 @@ from conclave.health.parts import HealthPart
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.keys.tree import Range
-from conclave.server import ledger_duty, vault_duty
+from conclave.server import vault_duty
 from conclave.store import keyring, unreadable
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
@@ -33,7 +33,7 @@ from tests.support.server import PATIENCE, until
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after the vault, and write to the ledger, ten times a second."""
     monkeypatch.setattr(vault_duty, "CHECK_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(ledger_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(vault_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
 
 

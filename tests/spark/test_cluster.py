@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conclave.config.settings import Config
-from spark.cluster import SECRET_VARIABLE, ClusterError, require_secret
+from spark.requirements import SECRET_VARIABLE, RequirementError, require_secret
 from spark.session import _protection
 from tests.support.server import conclave
 
@@ -45,7 +45,7 @@ def test_a_cluster_without_a_secret_of_its_own_is_refused(
 ) -> None:
     if text is not None:
         write(defaults, text, mode)
-    with pytest.raises(ClusterError, match=told):
+    with pytest.raises(RequirementError, match=told):
         require_secret(MASTER)
 
 
@@ -59,17 +59,17 @@ def test_a_cluster_with_a_secret_is_taken(defaults: Path, text: str) -> None:
 def test_a_file_of_the_secret_alone_has_to_be_there_and_private(defaults: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     write(defaults, f"{ON}spark.authenticate.secret.file {secret}", 0o644)
-    with pytest.raises(ClusterError, match="cannot be read: No such file"):
+    with pytest.raises(RequirementError, match="cannot be read: No such file"):
         require_secret(MASTER)
     write(secret, "0123456789abcdef", 0o644)
-    with pytest.raises(ClusterError, match="others can read the secret"):
+    with pytest.raises(RequirementError, match="others can read the secret"):
         require_secret(MASTER)
     secret.chmod(0o600)
     require_secret(MASTER)
 
 
 def test_settings_of_spark_submit_are_looked_at_too() -> None:
-    with pytest.raises(ClusterError, match=r"the settings of spark-submit must have spark\.authenticate true"):
+    with pytest.raises(RequirementError, match=r"the settings of spark-submit must have spark\.authenticate true"):
         require_secret(MASTER, {"spark.authenticate": "false", "spark.authenticate.secret": "x"})
 
 

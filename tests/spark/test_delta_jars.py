@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark import delta_jars
-from spark.java_check import JarsMissingError, find_jars
+from spark.requirements import RequirementError, find_jars
 
 _PROVIDER = "org.apache.spark.sql.SparkSessionExtensionsProvider"
 """What Spark looks for in every jar as soon as a session begins, and runs."""
@@ -111,7 +111,7 @@ def test_a_jar_that_is_as_listed_may_be_loaded(target: Path) -> None:
 
 def test_a_jar_that_was_changed_after_it_was_fetched_is_not_loaded(target: Path) -> None:
     (target / "a.jar").write_bytes(b"another")
-    with pytest.raises(JarsMissingError, match=r"a\.jar has a wrong SHA-256.*fetch-jars"):
+    with pytest.raises(RequirementError, match=r"a\.jar has a wrong SHA-256.*fetch-jars"):
         find_jars()
 
 

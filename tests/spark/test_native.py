@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark import native
-from spark.native import NativeLibraryError, open_zstd, path_of, require_zstd
+from spark import requirements
+from spark.requirements import RequirementError, open_zstd, path_of, require_zstd
 
 USE = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).Java_com_github_luben_zstd_Zstd_compressBound"
 
@@ -38,8 +38,8 @@ def test_the_library_is_in_memory_where_it_can_be_loaded_and_nobody_can_change_i
 def test_where_memory_cannot_be_executed_either_the_mount_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_LOAD", "raise SystemExit(1)")
+    monkeypatch.setattr(requirements, "_LOAD", "raise SystemExit(1)")
     assert open_zstd(tmp_path) is None, "Java unpacks it into the folder"
     forbid_execution(monkeypatch)
-    with pytest.raises(NativeLibraryError, match="a noexec mount: put data_path"):
+    with pytest.raises(RequirementError, match="a noexec mount: put data_path"):
         require_zstd(tmp_path / "not yet made")

@@ -25,8 +25,8 @@ from conclave.store.views import runs
 from conclave.system.worker_protocol import WorkerState
 from spark import environment
 from spark.environment import CleanupError, RunEnvironment
-from spark.java_check import JavaMissingError
 from spark.rehearsal import rehearse
+from spark.requirements import RequirementError
 from spark.run import clean_up, get_ready_ahead
 from tests.conftest import Running
 from tests.spark.test_holds import Held
@@ -265,7 +265,7 @@ async def test_what_a_power_failure_has_left_of_a_run_is_taken_back_without_it(s
 
 async def test_missing_java_is_told_before_it_is_needed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(**_: Any) -> None:
-        raise JavaMissingError("there is none: install it")
+        raise RequirementError("there is none: install it")
 
     monkeypatch.setattr(environment, "find_java", find)
     with pytest.raises(CleanupError, match="install it"):

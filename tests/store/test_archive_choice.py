@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +14,6 @@ from conclave.store.archive import move_selection, moves
 from conclave.store.archive.move_selection import HOUR
 from conclave.store.archive.moves import MoveRange
 from conclave.store.engine import sqlite
-from spark.archive.move import Mover
 from spark.hot_store import Hot
 from tests.support import stores
 
@@ -42,8 +40,7 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
     """Return how many messages lie in each slice of time; check the bounds."""
-    move_selection.list_movable(connection, 0, NOW)
-    bounds = move_selection.time_slices(connection, NOW, rows)
+    bounds = move_selection.time_slices(connection, 0, NOW, rows)
     assert bounds == sorted(set(bounds))
     assert bounds[-1] == NOW
     assert all(bound % HOUR == 0 for bound in bounds)
@@ -82,27 +79,24 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
         moves.fix_batch(connection, [MoveRange(1, first, last, KEEP)], NOW)
-    move_selection.list_movable(connection, 0, NOW)
-    chosen, more = move_selection.choose(connection, NOW, 100, 10_000)
+    chosen, more = move_selection.choose(connection, 0, NOW, 100, 10_000)
     assert chosen == [MoveRange(1, 4, 5, KEEP), MoveRange(2, 2, 4, KEEP)]
     assert not more
-    assert move_selection.count(connection, NOW) == 3 + 5, "with those under way"
+    assert move_selection.count(connection, 0, NOW) == 3 + 5, "with those under way"
 
 
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
-    move_selection.list_movable(connection, 0, NOW)
-    assert move_selection.choose(connection, NOW, 4, 10_000) == ([MoveRange(1, 1, 4, KEEP)], True)
-    chosen, _ = move_selection.choose(connection, NOW, 10, 640)
+    assert move_selection.choose(connection, 0, NOW, 4, 10_000) == ([MoveRange(1, 1, 4, KEEP)], True)
+    chosen, _ = move_selection.choose(connection, 0, NOW, 10, 640)
     assert chosen[0].last_seq in (4, 5)
-    assert move_selection.choose(connection, NOW, 10, 1)[0] == [MoveRange(1, 1, 1, KEEP)]
+    assert move_selection.choose(connection, 0, NOW, 10, 1)[0] == [MoveRange(1, 1, 1, KEEP)]
 
 
 def test_what_follows_a_message_that_destroys_itself_does_not_count(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 5)
     connection.execute("INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (1, 3, 60)")
-    move_selection.list_movable(connection, 0, NOW)
-    assert move_selection.count(connection, NOW) == 2
+    assert move_selection.count(connection, 0, NOW) == 2
 
 
 def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifetimes_there_are(
@@ -116,7 +110,7 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
         )
         for key in (1, 100, 101, 40_000):
             stores.add_message(connection, key, 1, b"\0", NOW - 9)
-    move_selection.list_movable(connection, 100, NOW)
+    move_selection._list_movable(connection, 100, NOW)
     found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
     assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]
 
@@ -132,16 +126,19 @@ def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connecti
         "INSERT INTO members (group_key, user_id, role, joined_at) SELECT 1, user_id, 'admin', 0 FROM users"
     )
     hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), POLICY, NOW)
-    mover, archive = Mover(hot, Mock(), "", Mock()), ArchiveConfig(after=5, margin=5)
+    archive = ArchiveConfig(after=5, margin=5)
 
     def has_work() -> bool:
         return hot.read(move_selection.has_work, archive.least_lifetime, NOW - archive.after)
 
+    def count() -> int:
+        return hot.read(move_selection.count, archive.least_lifetime, NOW - archive.after)
+
     assert not has_work()
-    assert mover.count(archive) == 0
+    assert count() == 0
     connection.execute("UPDATE members SET watermark = 1")
     assert has_work()
-    assert mover.count(archive) == 1
+    assert count() == 1
     connection.execute("UPDATE groups SET archived_seq = 1")
     connection.execute("DELETE FROM messages WHERE sequence_num = 1")
     assert not has_work()

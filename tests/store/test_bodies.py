@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from conclave.failpoints import SPACE_POINTS
 from conclave.keys.tree import BLOCK
 from conclave.store import bodies, message_keys
 from conclave.store.engine import sqlite
@@ -20,6 +19,7 @@ from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.store.message_keys import OTHERS
 from tests.support import stores
+from tests.support.failpoints import SPACE_POINTS
 
 GROUP = b"g" * 16
 

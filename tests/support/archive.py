@@ -11,7 +11,7 @@ import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from conclave.actions.messages import append
-from conclave.archive.layout import ID_PROPERTY, checksum, span_of
+from conclave.archive.layout import ID_PROPERTY, checksum, span_width
 from conclave.archive.snapshot import turn_app
 from conclave.config.settings import Config
 from conclave.keys.cipher import OVERHEAD_BYTES
@@ -36,6 +36,11 @@ SCHEMA = pyarrow.schema(
         ("mls_message", pyarrow.binary()),
     ]
 )
+
+
+def span_of(lifetime: int, created_at: int) -> int:
+    """Return the first Unix second of the span for a message created at the second ``created_at``."""
+    return created_at - created_at % span_width(lifetime)
 
 
 class Mover:

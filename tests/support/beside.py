@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.actions import explain
-from conclave.archive import lookup
+from conclave.archive import queries
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
@@ -22,10 +22,10 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, HOUSEKEEPING, PurgeJob, Scope
 from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
-from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
+from conclave.store.views.explain import Explanation
 from spark.environment import RunEnvironment
 from spark.rehearsal import rehearse
 from spark.run import clean_up
@@ -235,12 +235,12 @@ class Beside:
             self.expect(report[name], told[name], f"{name}, as the dry run has told")
         return report
 
-    def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], explain.Explanation]:
+    def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], Explanation]:
         """Ask what becomes of some messages."""
         few = 4 if self.tier == "archive" else EXPLAINED
         asked = self.other.sample(sorted(stored), min(few, len(stored)))
         config, found = self.configured(), {}
-        look = partial(lookup.find, self.base.archive_path, self._archive_state)
+        look = partial(queries.find, self.base)
         with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
             connection.execute("BEGIN")
             for place, number in asked:
@@ -250,14 +250,8 @@ class Beside:
                 found[place, number] = told
         return found
 
-    def _archive_state(self) -> moves.ArchiveState:
-        with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
-            state = moves.find_state(connection)
-        assert state
-        return state
-
     def _compare_explained(
-        self, told: dict[tuple[int, int], explain.Explanation], gone: set[tuple[int, int]], job: Bounds | None
+        self, told: dict[tuple[int, int], Explanation], gone: set[tuple[int, int]], job: Bounds | None
     ) -> None:
         for key, of in told.items():
             fate = of.message and of.message.fate

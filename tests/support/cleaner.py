@@ -21,7 +21,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import schema
-from spark import archive_commands, readiness, run
+from spark import readiness, run
 from spark.environment import RunEnvironment
 from spark.rehearsal import rehearse
 from tests.support.server import PATIENCE
@@ -195,10 +195,12 @@ def _do(task: dict[str, Any], engine: RunEnvironment) -> dict[str, Any]:
     if "dry_run" in task:
         return rehearse(engine).to_mapping()
     if "verify" in task:
-        return asdict(archive_commands.verify_archive(engine))
+        with readiness.archive_at_rest(engine) as archive:
+            return asdict(archive.check())
     failpoints.arm(task["failpoint"])
     if "restore" in task:
-        return {"restored": archive_commands.restore_archived(engine, bytes.fromhex(task["restore"]))}
+        with readiness.archive_at_rest(engine) as archive:
+            return {"restored": archive.restore(bytes.fromhex(task["restore"]), readiness.spare_bytes(engine))}
     with _scaled_down(task["batch_rows"], task["crowd"]), _planted(task.get("plant", "")):
         return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
 

@@ -28,7 +28,7 @@ FAMILIES = {
 
 def runner(config: Config, clock: FakeClock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what runs `conclave WORDS`; its standard output and its standard error are apart."""
-    for name in ("cleanup", "export", "purge", "open_store"):
+    for name in ("cleanup", "export", "open_store"):
         module: Any = import_module(f"conclave.cli.{name}")
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
         # Signals are the main thread's, in which the server runs.

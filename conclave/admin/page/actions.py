@@ -9,7 +9,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import accounts, holds, users
-from conclave.actions.audit import log_cleanup_order
+from conclave.actions.evidence import log_cleanup_order
 from conclave.actions.holds import MAX_REASON_LENGTH
 from conclave.actions.lookup import id_of
 from conclave.errors import BadRequestError, ConflictError, UnavailableError

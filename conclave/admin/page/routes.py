@@ -1,6 +1,10 @@
 """The routes of the operators' page: the page, its style and script, and its actions."""
 
 import asyncio
+import hashlib
+import hmac
+import secrets
+import time
 from collections.abc import AsyncIterator, Coroutine
 from functools import cached_property
 from importlib import resources
@@ -12,9 +16,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
-from conclave.admin.page.form_tokens import FormTokenError, FormTokens
-from conclave.admin.page.rate import EVERY_SECONDS, SendRate
-from conclave.admin.page.snapshot import PageSnapshot
+from conclave.admin.page.snapshot import SAMPLE_SECONDS, PageSnapshot, SendRate
 from conclave.admin.page.view import Sources
 from conclave.admin.sizes import Sizes
 from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
@@ -41,7 +43,55 @@ PAGE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+TOKEN_SECONDS = 12 * 3600.0
+"""A form is valid for 12 hours."""
+
+MAX_REMEMBERED = 100_000
+"""The maximum number of used tokens in memory, about 20 MB."""
+
 FILES = {"page.css": "text/css", "page.js": "text/javascript"}
+
+
+class FormTokenError(Exception):
+    """A form is rejected. The message says why, and what to do."""
+
+
+class FormTokens:
+    """Makes and redeems the form tokens of one process, against cross-site request forgery (CSRF).
+
+    Other web pages cannot read a token, so they cannot forge a form. If a form is sent twice, the second one is
+    rejected.
+    """
+
+    def __init__(self) -> None:
+        """Generate a new secret, so that a restart invalidates all tokens."""
+        self._secret = secrets.token_bytes(32)
+        self._used: dict[str, float] = {}
+
+    def make(self) -> str:
+        """Return a new token for one form."""
+        body = f"{int(time.monotonic())}.{secrets.token_urlsafe(16)}"
+        return f"{body}.{self._sign(body)}"
+
+    def redeem(self, token: str) -> None:
+        """Redeem a token, which becomes invalid. Raises FormTokenError."""
+        body, _, signature = token.rpartition(".")
+        if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "replace")):
+            raise FormTokenError("this form is not of this server, or older than its last start: reload the page")
+        now = time.monotonic()
+        if now > int(body.partition(".")[0]) + TOKEN_SECONDS:
+            raise FormTokenError("this form is too old: reload the page")
+        if body in self._used:
+            raise FormTokenError("this form was already sent, and acts only once: reload the page to see the result")
+        self._used[body] = now
+        while (oldest := next(iter(self._used))) != body and self._can_forget(oldest, now):
+            del self._used[oldest]
+
+    def _can_forget(self, oldest: str, now: float) -> bool:
+        return now > self._used[oldest] + TOKEN_SECONDS or len(self._used) > MAX_REMEMBERED
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._secret, body.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
 class OperatorPage:
@@ -76,7 +126,7 @@ class OperatorPage:
     async def _run_background(self, app: web.Application) -> AsyncIterator[None]:
         rate = self._sources.rate
         await rate.sample()
-        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.sample):
+        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, SAMPLE_SECONDS, rate.sample):
             yield
         await self.snapshot.close()
 

@@ -1,8 +1,9 @@
-"""Reads the data of the store for the operators' page, at most every few seconds."""
+"""Collects data for the operators' page: of the store, at most every few seconds, and the rate of sent messages."""
 
 import asyncio
 import sqlite3
 import time
+from collections import deque
 
 from aiohttp import web
 
@@ -10,6 +11,7 @@ from conclave import app_keys
 from conclave.admin.page.charts import Chart, DataPoint, stacked_chart
 from conclave.health.parts import Phase
 from conclave.logs.lines import about
+from conclave.measures import Requests
 from conclave.retention.advice import Advice
 from conclave.retention.jobs import schedule
 from conclave.store.engine.faults import StoreError
@@ -100,3 +102,39 @@ class PageSnapshot:
         self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
         end = time.monotonic()
         self._next_read_at = end + max(FRESH_SECONDS, READ_SHARE * (end - start))
+
+
+SAMPLE_SECONDS = 5.0
+"""The interval of samples of the rate of sent messages."""
+
+WINDOW_SECONDS = 60.0
+
+SENDS = "/api/v1/groups/{group_id}/messages"
+"""The route of sends, as in the log."""
+
+
+class SendRate:
+    """The rate of sent messages over the last minute."""
+
+    def __init__(self, requests: Requests) -> None:
+        """``requests``: the counts of answered requests."""
+        self._requests = requests
+        self._counts: deque[tuple[float, int]] = deque(maxlen=int(WINDOW_SECONDS / SAMPLE_SECONDS) + 1)
+
+    async def sample(self) -> None:
+        """Take a sample. Call it every SAMPLE_SECONDS, first at the start."""
+        self._counts.append((time.monotonic(), self._count()))
+
+    @property
+    def rate(self) -> float:
+        """Messages per second over the last minute, or since the start if that was less than a minute ago."""
+        start, first_count = self._counts[0] if self._counts else (time.monotonic(), self._count())
+        return (self._count() - first_count) / max(1.0, time.monotonic() - start)
+
+    def _count(self) -> int:
+        """Return the number of successful sends so far."""
+        return sum(
+            sum(each.counts)
+            for (method, route, status), each in self._requests.histograms().items()
+            if (method, route) == ("POST", SENDS) and status < 300
+        )

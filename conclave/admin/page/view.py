@@ -9,8 +9,7 @@ from aiohttp import web
 
 from conclave import __version__, app_keys
 from conclave.admin.page import charts
-from conclave.admin.page.rate import SendRate
-from conclave.admin.page.snapshot import RULES, PageSnapshot
+from conclave.admin.page.snapshot import RULES, PageSnapshot, SendRate
 from conclave.admin.sizes import Measurements, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart

@@ -89,13 +89,12 @@ class ConnectionLimits(NamedTuple):
 class TrackedConnection:
     """The state of a connection that ``Admission`` needs."""
 
-    __slots__ = ("account", "address", "connecting", "has_sent_head", "idle_since", "listed_as", "state", "transport")
+    __slots__ = ("account", "address", "connecting", "idle_since", "listed_as", "state", "transport")
 
     def __init__(self, address: str) -> None:
         """``address``: the client's, as ``addresses.origin`` returns it."""
         self.address = address
         self.account: bytes | None = None  # the user of the last authenticated request
-        self.has_sent_head = False
         self.state = IDLE
         self.idle_since = asyncio.get_running_loop().time()
         self.listed_as = ConnectionRank.SILENT  # its rank when it last became idle
@@ -107,13 +106,6 @@ class TrackedConnection:
     def is_idle(self) -> bool:
         """Whether no request is in progress."""
         return self.state in (IDLE, CLOSED)
-
-    @property
-    def rank(self) -> ConnectionRank:
-        """How it was used."""
-        if self.state == CLOSED or not self.has_sent_head:
-            return ConnectionRank.SILENT
-        return ConnectionRank.UNAUTHENTICATED if self.account is None else ConnectionRank.AUTHENTICATED
 
     @property
     def owner(self) -> bytes | str:
@@ -150,7 +142,8 @@ class Admission:
     def mark_idle(self, connection: TrackedConnection) -> None:
         """Mark a connection as idle: its request is finished, or it is closed."""
         if self._idle[connection.listed_as].pop(connection, True) is None:
-            connection.listed_as = connection.rank
+            used = ConnectionRank.UNAUTHENTICATED if connection.account is None else ConnectionRank.AUTHENTICATED
+            connection.listed_as = ConnectionRank.SILENT if connection.state == CLOSED else used
             self._idle[connection.listed_as][connection] = None
 
     def mark_authenticated(self, connection: TrackedConnection) -> None:
@@ -228,14 +221,12 @@ class Admission:
         candidates: list[TrackedConnection | Stream] = [each for each in self.open if each.owner == owner]
         candidates += streams.get(owner, ()) if isinstance(owner, bytes) else ()
         for each in candidates[: max(1, count // 16)]:
-            self._close_counts["largest"] += 1
-            if isinstance(each, Stream):
-                if self._events:
-                    self._events.remove(each)
+            if isinstance(each, TrackedConnection):
+                self._close(each, "largest")
+            elif self._events:
+                self._close_counts["largest"] += 1
+                self._events.remove(each)
                 each.break_off()
-            else:
-                self.remove(each)
-                each.drop()
         return True
 
     def _close(self, connection: TrackedConnection, reason: str) -> None:

@@ -47,7 +47,7 @@ class ClientConnection(RespondingConnection):
 
     __slots__ = (
         *("_buffered_data", "_fast_path", "_handler", "_is_paused", "_pauses_for_handler"),
-        *("_scanned_bytes", "_scanner", "_server", "_timer"),
+        *("_scanner", "_server", "_timer"),
     )
 
     def __init__(self, port: PortState, address: str, server: web.Server, fast_path: FastPath | None) -> None:
@@ -58,7 +58,6 @@ class ClientConnection(RespondingConnection):
         self._handler: AiohttpHandler | None = None
         self._buffered_data = b""
         self._scanner: RequestScanner | None = None  # checks an incomplete head
-        self._scanned_bytes = 0  # how many bytes of the head it has checked
         self._is_paused = self._pauses_for_handler = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,7 +98,6 @@ class ClientConnection(RespondingConnection):
                 self._hold_head(data)
                 return
             self._stop_waiting_for_head()
-            self.has_sent_head = True
             text = data[:end]
             fast_path = self._fast_path
             head, request = fast_path.read_head(text, self) if fast_path else (framing.measure(text), None)
@@ -119,16 +117,16 @@ class ClientConnection(RespondingConnection):
 
     def _hold_head(self, data: bytes) -> None:
         """Buffer an incomplete head. Raises MalformedRequestError as soon as it cannot become valid."""
+        checked_bytes = len(self._buffered_data) if self._scanner else 0
         self._buffered_data = data
         if not data:
             return
         if not self._scanner:
-            self._scanner, self._scanned_bytes = RequestScanner(), 0
+            self._scanner = RequestScanner()
             self._timer = self._loop.call_later(HEAD_SECONDS, self._time_out_head)
         if len(data) > framing.MAX_HEAD_BYTES:
             raise MalformedRequestError("too long")
-        self._scanner.feed(data[self._scanned_bytes :])
-        self._scanned_bytes = len(data)
+        self._scanner.feed(data[checked_bytes:])
 
     def _stop_waiting_for_head(self) -> None:
         self._scanner, self._buffered_data = None, b""
@@ -188,10 +186,8 @@ class ClientConnection(RespondingConnection):
 
     def _read_or_pause(self) -> None:
         """Pause reading while bytes are buffered or aiohttp has enough of the body, else resume."""
-        transport, pauses = (
-            self.transport,
-            self._pauses_for_handler or (bool(self._buffered_data) and self.state != IDLE),
-        )
+        transport = self.transport
+        pauses = self._pauses_for_handler or (bool(self._buffered_data) and self.state != IDLE)
         if pauses is self._is_paused or transport is None or transport.is_closing() or self.is_half_closed:
             return
         self._is_paused = pauses
@@ -287,7 +283,6 @@ class _DelegatedTransport:
     """The transport that aiohttp uses. Reading and closing are delegated to the connection."""
 
     def __init__(self, connection: ClientConnection, bare: asyncio.Transport) -> None:
-        """``bare``: the connection's own."""
         self._connection, self._bare = connection, bare
         self.close, self.set_protocol = connection.end, connection.release
         self.pause_reading, self.resume_reading = connection.pause, connection.resume

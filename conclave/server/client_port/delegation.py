@@ -6,6 +6,7 @@ after that. No private API of aiohttp is used.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import StreamReader, hdrs, web
@@ -43,21 +44,18 @@ class AiohttpHandler(web.RequestHandler):
     on unchanged, see ``wire.exchange.unpack``.
     """
 
-    __slots__ = (
-        *("_has_begun", "_is_answered", "_is_body_broken", "_is_last"),
-        *("_missing_bytes", "_reader", "_scanner", "connection"),
-    )
+    __slots__ = ("_connection", "_has_begun", "_is_answered", "_is_last", "_missing_bytes", "_reader", "_scanner")
 
     def __init__(self, server: web.Server, connection: RespondingConnection, transport: asyncio.Transport) -> None:
-        """``server``: has a ``RequestFactory``. ``transport``: a wrapper of the connection's."""
+        """``server``: creates requests by ``create_request``. ``transport``: a wrapper of the connection's."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
         )
-        self.connection = connection
+        self._connection = connection
         self._missing_bytes = 0  # bytes of a body with a length that have not arrived
-        self._scanner: RequestScanner | None = None  # follows a body in chunks until it is complete
+        self._scanner: RequestScanner | None = None  # follows a body in chunks
         self._reader: StreamReader | None = None  # gets the body of the request in progress
-        self._has_begun, self._is_answered, self._is_body_broken, self._is_last = True, False, False, False
+        self._has_begun, self._is_answered, self._is_last = True, False, False
         self.connection_made(transport)
 
     def take(self, data: bytes, head: RequestHead, size: int) -> bytes:
@@ -65,19 +63,18 @@ class AiohttpHandler(web.RequestHandler):
         if head.length is None:
             # aiohttp would add the trailers of the last chunk to the headers of the next request. A proxy may share a
             # connection between users, so they could be another user's token.
-            scanner = RequestScanner()
-            size = scanner.feed(data)
-            self._scanner = None if scanner.is_complete else scanner
+            self._scanner = RequestScanner()
+            size = self._scanner.feed(data)
         self._missing_bytes = max(0, size - len(data))
-        self._is_last = head.length is None or head.is_tunnel or (head.upgrades and self._missing_bytes > 0)
-        self._has_begun = self._is_answered = self._is_body_broken = False
+        self._is_last = head.length is None or (head.upgrades and self._missing_bytes > 0)
+        self._has_begun = self._is_answered = False
         self.data_received(data[:size])
         return data[size:]
 
     @property
     def expects_body(self) -> bool:
         """Whether a part of the request's body has not arrived yet."""
-        return self._missing_bytes > 0 or self._scanner is not None
+        return self._missing_bytes > 0 or (self._scanner is not None and not self._scanner.is_complete)
 
     @property
     def has_whole_request(self) -> bool:
@@ -89,7 +86,6 @@ class AiohttpHandler(web.RequestHandler):
         try:
             if self._scanner:
                 self._missing_bytes = self._scanner.feed(data)
-                self._scanner = None if self._scanner.is_complete else self._scanner
         except MalformedRequestError:
             self._scanner = None
             self._break_body()
@@ -105,28 +101,22 @@ class AiohttpHandler(web.RequestHandler):
 
         aiohttp would block until the client disconnects, and then answer a second time.
         """
-        self._is_body_broken = self.connection.is_refused = True
+        self._connection.is_refused = True
         if self._reader:
             self._reader.set_exception(web.RequestPayloadError("the chunks are malformed"))
 
     def begin(self, body: StreamReader) -> bool:
         """Record that aiohttp starts the request. Return whether the connection ends after it."""
         self._reader, self._has_begun = body, True
-        if self._is_body_broken:
+        if self._connection.is_refused:  # the body is broken already
             self._break_body()
         return self._is_last
-
-    def finish(self, *, stays_open: bool) -> None:
-        """Record that the answer is written. Unless ``stays_open``, aiohttp closes the connection."""
-        self._reader, self._is_answered = None, stays_open
-        self._finish_if_done()
 
     def _finish_if_done(self) -> None:
         if self._is_answered and not self.expects_body:
             self._is_answered = False
-            asyncio.get_running_loop().call_soon(
-                self.connection.next_request
-            )  # aiohttp has more to do in the same step
+            # Not at once: aiohttp has more to do in the same step.
+            asyncio.get_running_loop().call_soon(self._connection.next_request)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Cancel the request in progress. If it has not started, start it first: otherwise aiohttp logs an error."""
@@ -153,7 +143,7 @@ class AiohttpHandler(web.RequestHandler):
             log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = _answer(request, ApiError())
         response.force_close()
-        self.connection.is_refused = True
+        self._connection.is_refused = True
         return response
 
     async def finish_response(
@@ -165,42 +155,41 @@ class AiohttpHandler(web.RequestHandler):
             resp = _answer(request, middleware.convert_aiohttp_error(resp))
         result = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
-            self.connection.set_account(request[tokens.CALLER].user_id)
-        self.finish(stays_open=bool(result[0].keep_alive))
+            self._connection.set_account(request[tokens.CALLER].user_id)
+        self._reader, self._is_answered = None, bool(result[0].keep_alive)  # else aiohttp closes the connection
+        self._finish_if_done()
         return result
 
 
-class RequestFactory:
-    """Creates aiohttp's requests, and notifies the ``AiohttpHandler``. It replaces the server's factory."""
+def create_request(
+    make: Callable[..., BaseRequest],
+    clock: Clock,
+    cross_origin: CrossOrigin,
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    _: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> BaseRequest:
+    """Create aiohttp's request from a parsed message, and notify the ``AiohttpHandler``.
 
-    def __init__(self, server: web.Server, clock: Clock, cross_origin: CrossOrigin) -> None:
-        """``clock``: responses have no Date while it is in doubt. ``cross_origin``: adds the CORS headers."""
-        self._make = server.request_factory
-        self._clock = clock
-        self._cross_origin = cross_origin
+    ``make``: the server's own factory, which this function replaces. ``clock``: responses have no Date while it is in
+    doubt. ``cross_origin``: adds the CORS headers.
+    """
+    if isinstance(protocol, AiohttpHandler) and protocol.begin(payload):
+        message = message._replace(should_close=True)
+    if message.method == _UNPARSED:
+        message = message._replace(version=HttpVersion11)
+    # aiohttp adds a Date to every head without one, so heads are completed before they are written.
+    complete = partial(_complete, message.headers.get(hdrs.ORIGIN), clock, cross_origin)
+    writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=complete)
+    return make(message, payload, protocol, writer, task)
 
-    def __call__(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: web.RequestHandler,
-        writer: AbstractStreamWriter,
-        task: "asyncio.Task[None]",
-    ) -> BaseRequest:
-        """Create a request from a parsed message."""
-        if isinstance(protocol, AiohttpHandler) and protocol.begin(payload):
-            message = message._replace(should_close=True)
-        if message.method == _UNPARSED:
-            message = message._replace(version=HttpVersion11)
-        # aiohttp adds a Date to every head without one, so heads are completed before they are written.
-        complete = partial(self._complete, message.headers.get(hdrs.ORIGIN))
-        writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=complete)
-        return self._make(message, payload, protocol, writer, task)
 
-    async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
-        """Complete the headers of a response. ``origin``: the origin of the requesting page, if any."""
-        omit_date(headers, self._clock)
-        self._cross_origin.add_to(headers, origin)
+async def _complete(origin: str | None, clock: Clock, cross_origin: CrossOrigin, headers: CIMultiDict[str]) -> None:
+    """Complete the headers of a response. ``origin``: the origin of the requesting page, if any."""
+    omit_date(headers, clock)
+    cross_origin.add_to(headers, origin)
 
 
 def _answer(request: BaseRequest, error: ApiError) -> web.Response:

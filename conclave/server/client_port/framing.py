@@ -35,12 +35,7 @@ _LENGTH_LINE = re.compile(rb"\ncontent-length: ([0-9]{1,%d})\r\n" % MAX_LENGTH_D
 _CODING_LINE = re.compile(rb"\n(?i:transfer-encoding)[ \t]*:")
 _CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
 _UPGRADE = b"upgrade"
-_UNUSUAL = frozenset(
-    (
-        *(b"expect", _ENCODING, b"content-encoding", _UPGRADE),
-        *(b"trailer", b"proxy-connection", b"sec-websocket-key1"),
-    )
-)
+_UNUSUAL = {_ENCODING, _UPGRADE, *b"expect content-encoding trailer proxy-connection sec-websocket-key1".split()}
 
 
 class MalformedRequestError(Exception):
@@ -54,13 +49,12 @@ class UnknownCodingError(MalformedRequestError):
 class RequestHead(NamedTuple):
     """A parsed head.
 
-    ``length``: bytes of the body; None: chunked. ``fields``: values by lower-case header name, one for each name.
+    ``length``: bytes of the body; None: it is chunked, or this is a CONNECT. ``fields``: values by lower-case header
+    name, one for each name.
     """
 
     length: int | None
     fields: dict[bytes, bytes]
-    is_tunnel: bool = False
-    """Whether the following bytes are not HTTP."""
     upgrades: bool = False
     """Whether it asks for another protocol. aiohttp passes the bytes after the body to that protocol."""
 
@@ -74,7 +68,7 @@ def read_head(text: bytes) -> RequestHead:
         HttpRequestParser(SimpleNamespace(on_header=raw_fields.__setitem__)).feed_data(text)
     except HttpParserUpgrade:
         if text.startswith(b"CONNECT "):
-            return RequestHead(0, {}, is_tunnel=True)
+            return RequestHead(None, {})
     except HttpParserError as error:
         raise MalformedRequestError(str(error)) from None
     if text.startswith(b"PRI "):  # the preface of HTTP/2, which continues after its first empty line
@@ -137,15 +131,14 @@ def is_plain(line: re.Match[bytes], head: RequestHead) -> bool:
 class RequestScanner:
     """Scans a request that arrives in pieces: an incomplete head, or a chunked body."""
 
-    __slots__ = ("_parser", "is_complete", "on_message_complete")
+    __slots__ = ("_parser", "is_complete")
 
     def __init__(self) -> None:
-        """Start before the first byte of the head."""
         self.is_complete = False
-        self.on_message_complete = self._complete
         self._parser = HttpRequestParser(self)
 
-    def _complete(self) -> None:
+    def on_message_complete(self) -> None:
+        """Record the end of the request: llhttp has found it."""
         self.is_complete = True
 
     def feed(self, data: bytes) -> int:

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import cast
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from conclave.health.parts import HealthPart
 from conclave.response_memory import Budget
 from conclave.server.client_port.admission import FAST_PATH, Admission, ConnectionLimits
 from conclave.server.client_port.connection import ClientConnection
-from conclave.server.client_port.delegation import RequestFactory
+from conclave.server.client_port.delegation import create_request
 from conclave.server.client_port.fast_path import FastPath
 from conclave.server.client_port.responding import PortState
 from conclave.server.tls import handshake
@@ -66,8 +67,8 @@ class ClientPort(web.BaseSite):
         self._fast_path = fast_path
         self._health = app[app_keys.HEALTH]
         clock, cross_origin = app[app_keys.CLOCK], app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
-        if not isinstance(self._web_server.request_factory, RequestFactory):
-            self._web_server.request_factory = RequestFactory(self._web_server, clock, cross_origin)
+        make = self._web_server.request_factory
+        self._web_server.request_factory = partial(create_request, make, clock, cross_origin)
         self._admission = Admission(limits, app.get(app_keys.CLOSED_CONNECTIONS, Counter()), app.get(app_keys.EVENTS))
         self._state = PortState(self._admission, app.get(app_keys.BUDGET, Budget(0)), clock, cross_origin)
         self._listeners: list[socket.socket] = []
@@ -151,7 +152,6 @@ class ClientPort(web.BaseSite):
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept waiting connections."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 client_socket, (host, *_) = listener.accept()

@@ -1,4 +1,8 @@
-"""Selects the messages that move to the archive next. Writes to temporary tables only."""
+"""Selects the messages that move to the archive next. Writes to temporary tables only.
+
+The functions have two parameters in common. ``least``: only messages of groups that keep them longer than this many
+seconds move. ``before``: and only those created before this Unix second, exclusive.
+"""
 
 import json
 import sqlite3
@@ -18,12 +22,11 @@ _ID_HASH = "(((group_key * 40503 + sequence_num & 0xffffffff) * 2654435761) >> 1
 """A hash of the message id, for a pseudo-random sample. By number alone, small groups might not be sampled."""
 
 
-def list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
+def _list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
     """List in temp.movable the groups that have messages to be moved to the archive.
 
-    ``before``: only messages created before this Unix second, exclusive. ``least``: only groups whose messages are
-    kept longer than this many seconds. Groups restored from the archive are omitted until its space is reclaimed: it
-    would have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
+    Groups restored from the archive are omitted until its space is reclaimed: it would have their messages twice. The
+    column ``lifetime`` is the class in which the messages are archived.
     """
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
@@ -40,7 +43,7 @@ def list_movable(connection: sqlite3.Connection, least: int, before: int) -> Non
     )
 
 
-def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
+def time_slices(connection: sqlite3.Connection, least: int, before: int, rows: int) -> list[int]:
     """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
     The ends are Unix seconds, exclusive, ascending; the last is ``before``. Slices are planned 5% smaller, since the
@@ -48,6 +51,7 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     smaller: until it is archived, nothing can be deleted from the hot store. Slicing by time fills few partitions at
     once.
     """
+    _list_movable(connection, least, before)
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
         f" WHERE created_at < ?3 AND {_ID_HASH} % ?2 = 0 GROUP BY hour ORDER BY hour",
@@ -64,34 +68,33 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     return [*bounds, before]
 
 
-def count(connection: sqlite3.Connection, before: int) -> int:
+def count(connection: sqlite3.Connection, least: int, before: int) -> int:
     """Return how many messages may move: those of unfinished batches, and the candidates of ``choose``."""
+    _list_movable(connection, least, before)
     cursor = connection.execute(
         f"SELECT ({_UNFINISHED}) + (SELECT ifnull(sum(count), 0) FROM ({_CANDIDATES}))", {"before": before}
     )
     return int(cursor.fetchone()[0])
 
 
-def has_movable(connection: sqlite3.Connection, before: int) -> bool:
-    """Return whether any message of the groups in temp.movable may move. ``before``: as for ``choose``.
+def has_work(connection: sqlite3.Connection, least: int, before: int) -> bool:
+    """Return whether any message may move.
 
     A group may have old messages, but none that may move, as long as a member has not fetched them.
     """
+    _list_movable(connection, least, before)
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 
 
-def has_work(connection: sqlite3.Connection, least: int, before: int) -> bool:
-    """Return whether any message may move. The parameters are those of ``list_movable``."""
-    list_movable(connection, least, before)
-    return has_movable(connection, before)
+def choose(
+    connection: sqlite3.Connection, least: int, before: int, rows: int, size: int
+) -> tuple[list[MoveRange], bool]:
+    """Choose the next batch; return its ranges, and whether more may be left.
 
-
-def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[MoveRange], bool]:
-    """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
-
-    The batch has messages created before ``before`` (Unix seconds, exclusive), in order of their numbers: at most
-    ``rows`` messages with ``size`` bytes of bodies, but at least one message if there is any.
+    The batch has messages in order of their numbers: at most ``rows`` messages with ``size`` bytes of bodies, but at
+    least one message if there is any.
     """
+    _list_movable(connection, least, before)
     while True:
         ranges, count = _choose(connection, before, rows)
         total_size = _measure(connection, ranges)

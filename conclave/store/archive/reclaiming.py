@@ -16,8 +16,8 @@ Partition = tuple[int, int]
 class DeadSpace:
     """Erased messages that take space. ``since``: when the first was erased, Unix seconds; None: there are none."""
 
-    messages: int
-    since: int | None
+    messages: int = 0
+    since: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ class ArchivedAmount:
 
     lifetime: int
     month: str
-    groups: int
-    messages: int
-    body_bytes: int
+    groups: int = 0
+    messages: int = 0
+    body_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class ArchiveOverdue:
     ones, since some may be too young.
     """
 
-    expired_parts: int
-    expired_seconds: int
-    deleted_groups: int
-    deleted_groups_seconds: int
-    deleted_accounts: int
-    deleted_accounts_seconds: int
-    restored_messages: int
-    taken_back_messages: int
+    expired_parts: int = 0
+    expired_seconds: int = 0
+    deleted_groups: int = 0
+    deleted_groups_seconds: int = 0
+    deleted_accounts: int = 0
+    deleted_accounts_seconds: int = 0
+    restored_messages: int = 0
+    taken_back_messages: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from conclave.store.engine.faults import StoreError
 
@@ -10,6 +12,12 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 RESTORING = ".restoring"
 """The suffix of a restore's work folder beside the database. It exists until the restore is complete."""
+
+
+MAX_ATTEMPTS = 3
+"""A database is read at most 3 times: again if another process opened it in between."""
+
+T = TypeVar("T")
 
 
 class NotWritableError(StoreError):
@@ -38,11 +46,21 @@ def is_taken(path: Path) -> bool:
     return True
 
 
-def closed_state(path: Path) -> tuple[int, int] | None:
-    """Return size and mtime of a database that no process has open; None if it has a write-ahead log.
+def read_undisturbed(path: Path, read: Callable[[bool], T]) -> T:
+    """Return the result of ``read``. It is repeated if another process has opened the database in between.
 
-    While these do not change, it may be opened as ``frozen``, which creates no files beside it.
+    ``read``: gets whether to open the database as ``frozen``, which creates no files beside it.
     """
+    for _ in range(MAX_ATTEMPTS - 1):
+        before = _closed_state(path)
+        result = read(before is not None)
+        if before is None or before == _closed_state(path):
+            return result
+    return read(False)  # noqa: FBT003 - a callable's parameter has no name
+
+
+def _closed_state(path: Path) -> tuple[int, int] | None:
+    """Return size and mtime of a database that no process has open; None if it has a write-ahead log."""
     try:
         status = None if path.with_name(path.name + "-wal").exists() else path.stat()
     except OSError:

@@ -38,9 +38,6 @@ RESTORE, ALIVE, SETTINGS, READ = "restore", "alive", "settings", "read"
 UNUSABLE = "-unusable"
 """The suffix of an unusable ledger that was replaced by a new one."""
 
-JOURNAL = "-journal"
-"""The suffix of the rollback journal of an interrupted transaction, which SQLite applies at the next access."""
-
 _APPLICATION = 0x436C4C67
 """The SQLite application_id of ledgers."""
 

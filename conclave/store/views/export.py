@@ -1,4 +1,7 @@
-"""The export of a user's data from the store: metadata at once, messages page by page."""
+"""The export of a user's data from the store: metadata at once, messages page by page.
+
+The export under a legal hold includes hidden messages, and also works for deleted accounts.
+"""
 
 import json
 import sqlite3
@@ -188,19 +191,24 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
             **view.bounds(begin),
         },
     ).fetchall()
+    read = _page(connection, group.group_key, group_id, rows, end)
+    return read if read.after is not None and read.after < group.last_seq else ExportPage(read.messages, None)
+
+
+def _page(
+    connection: sqlite3.Connection, group_key: int, group_id: bytes, rows: Sequence[sqlite3.Row], end: int
+) -> ExportPage:
+    """Return the page of ``rows``, without messages whose key is destroyed. ``end``: the last number of its window."""
     messages: list[OwnMessage] = []
-    size = read_count = 0
+    size = 0
     for number, created_at, is_commit, seconds in rows:
-        body = bodies.of_message(connection, group.group_key, group_id, number)
-        read_count += 1
-        if body is None:
-            continue  # its key is destroyed
-        messages.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
-        size += len(body)
+        body = bodies.of_message(connection, group_key, group_id, number)
+        if body is not None:
+            messages.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
+            size += len(body)
         if size > PAGE_BYTES:
-            break
-    read_up_to = end if read_count == len(rows) < PAGE_MESSAGES else rows[read_count - 1]["sequence_num"]
-    return ExportPage(messages, read_up_to if read_up_to < group.last_seq else None)
+            return ExportPage(messages, number)
+    return ExportPage(messages, rows[-1]["sequence_num"] if len(rows) == PAGE_MESSAGES else end)
 
 
 def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> int:
@@ -221,3 +229,53 @@ def _reader_messages(connection: sqlite3.Connection, group: GroupRow, user_id: b
     member = members.membership(connection, group.group_id, user_id)
     member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)
     return visibility.of_reader(member_id, joined_after, include_redacted=False)
+
+
+class HeldGroup(NamedTuple):
+    """A group, existing or deleted, that may have stored messages."""
+
+    group_key: int
+    group_id: bytes
+    archived_seq: int
+    """Messages up to this number are in the archive; 0 in a deleted group, which has no border."""
+    is_deleted: bool
+
+
+_STORED_GROUPS = """
+SELECT group_key, group_id, archived_seq, FALSE AS is_deleted FROM groups
+UNION ALL SELECT group_key, group_id, 0, TRUE FROM tombstones
+"""
+
+
+def held_groups(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
+    """Return all groups that may have stored messages, including deleted ones, by key."""
+    return {row[0]: HeldGroup(*row) for row in connection.execute(_STORED_GROUPS)}
+
+
+def held_groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
+    """Return the groups, including deleted ones, in which the hot store has messages of a user."""
+    rows = connection.execute(
+        f"SELECT * FROM ({_STORED_GROUPS}) WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?)"
+        " ORDER BY group_key",
+        (user_id,),
+    )
+    return [HeldGroup(*row) for row in rows]
+
+
+def held_page(connection: sqlite3.Connection, group: HeldGroup, user_id: bytes, after: int) -> ExportPage:
+    """Return messages of a user in the hot store with numbers greater than ``after``, including hidden ones."""
+    begin = max(after, group.archived_seq)
+    end = connection.execute(
+        "SELECT max(sequence_num) FROM (SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ?"
+        " ORDER BY sequence_num LIMIT ?)",
+        (group.group_key, begin, WINDOW),
+    ).fetchone()[0]
+    if end is None:
+        return ExportPage([], None)
+    rows = connection.execute(
+        "SELECT sequence_num, messages.created_at, is_commit, ifnull(seconds, 0) FROM messages"
+        " LEFT JOIN self_destructing USING (group_key, sequence_num) WHERE group_key = ? AND sender_id = ?"
+        " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?",
+        (group.group_key, user_id, begin, end, PAGE_MESSAGES),
+    ).fetchall()
+    return _page(connection, group.group_key, group.group_id, rows, end)

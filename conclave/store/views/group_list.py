@@ -48,8 +48,8 @@ class GroupSummary:
 
 _ROWS = """
 WITH stored AS (
-    SELECT group_key, group_id, group_name, alias, NULL AS deleted_at, effective_expiry, least_lifetime, policy_source,
-        archived_seq FROM groups
+    SELECT group_key, group_id, group_name AS name, alias, NULL AS deleted_at, effective_expiry AS lifetime,
+        least_lifetime AS min_lifetime, policy_source AS source, archived_seq AS border FROM groups
     UNION ALL
     SELECT group_key, group_id, '', '', created_at, effective_expiry, least_lifetime, policy_source, 0 FROM tombstones
 ), joined AS MATERIALIZED (SELECT group_key, count(*) AS members FROM members {of_one} GROUP BY group_key
@@ -65,9 +65,11 @@ SELECT stored.*, ifnull(members, 0) AS members, ifnull(hot.messages, 0) AS hot_m
     ifnull(archived.messages, 0) AS archived_messages, ifnull(bytes, 0) AS archived_bytes, ifnull(holds, 0) AS holds,
     min(ifnull(hot.oldest, archived.oldest), ifnull(archived.oldest, hot.oldest)) AS oldest
 FROM stored LEFT JOIN joined USING (group_key) LEFT JOIN hot USING (group_key) LEFT JOIN archived USING (group_key)
-LEFT JOIN held USING (group_key) {of_one} ORDER BY group_name, deleted_at
+LEFT JOIN held USING (group_key) {of_one} ORDER BY name, deleted_at
 """
-"""All groups, or one. Members, messages and parts are counted in one pass of an index each."""
+"""All groups, or one, with columns as in GroupSummary. Members, messages and parts are counted in one pass of an index
+each.
+"""
 
 
 def list_all(
@@ -82,27 +84,11 @@ def list_all(
     ``due``: the overdue groups at the second ``now``, by group key.
     """
     of_one = "" if group_key is None else f"WHERE group_key = {group_key:d}"
-    rows = []
+    summaries = []
     for row in connection.execute(_ROWS.format(of_one=of_one)):
-        backlog = due.get(row["group_key"])
-        rows.append(
-            GroupSummary(
-                group_id=str(UUID(bytes=row["group_id"])) if row["group_id"] else "",
-                name=row["group_name"],
-                alias=row["alias"],
-                deleted_at=row["deleted_at"],
-                lifetime=row["effective_expiry"],
-                min_lifetime=row["least_lifetime"],
-                source=row["policy_source"],
-                members=row["members"],
-                hot_messages=row["hot_messages"],
-                archived_messages=row["archived_messages"],
-                archived_bytes=row["archived_bytes"],
-                oldest=row["oldest"],
-                holds=row["holds"],
-                overdue_since=backlog.since if backlog else None,
-                is_late=bool(backlog and backlog.is_late(schedule, now)),
-                border=row["archived_seq"],
-            )
-        )
-    return rows
+        values = dict(row)
+        backlog = due.get(values.pop("group_key"))
+        values["group_id"] = str(UUID(bytes=row["group_id"])) if row["group_id"] else ""
+        values["overdue_since"] = backlog.since if backlog else None
+        summaries.append(GroupSummary(**values, is_late=bool(backlog and backlog.is_late(schedule, now))))
+    return summaries

@@ -264,43 +264,39 @@ class _Search:
         if not _has_rows(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
-            policy = policy_of_row(*row[:6])
             ended_at = max(row["ends_at"], self._last_run)  # it may have ended because a reader left
-            since = max(ended_at, row["created_at"] + policy.min_lifetime, self._last_decision(row["group_id"]))
-            yield GroupBacklog(row["group_key"], policy, None, since)
+            yield self._by_mark(row, row["created_at"], ended_at)
 
     def taken_back(self) -> Iterator[GroupBacklog]:
         """Yield the groups with messages that were taken back and are in the hot store. Any run erases these."""
         if not _has_rows(self._connection, "taken_back"):
             return
         for row in self._rows(_TAKEN_BACK):
-            policy = policy_of_row(*row[:6])
             taken_at = max(row["taken_at"], self._last_run)  # the last run may have been planned before
-            since = max(taken_at, row["created_at"] + policy.min_lifetime, self._last_decision(row["group_id"]))
-            yield GroupBacklog(row["group_key"], policy, None, min(self._now, since))
+            yield self._by_mark(row, row["created_at"], taken_at)
 
     def deleted_groups(self) -> Iterator[GroupBacklog]:
         """Yield the deleted groups with messages that could be erased."""
         if not _has_rows(self._connection, "tombstones"):
             return
         for row in self._rows(_DELETED_GROUPS):
-            policy = policy_of_row(*row[:6])
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
-            since = max(row["deleted_at"], oldest + policy.min_lifetime)
-            yield GroupBacklog(
-                row["group_key"], policy, None, self._earliest([since], self._last_decision(row["group_id"]))
-            )
+            yield self._by_mark(row, oldest, row["deleted_at"])
 
     def deleted_accounts(self) -> Iterator[GroupBacklog]:
         """Yield groups with messages of deleted accounts that could be erased."""
         if not _has_rows(self._connection, "user_tombstones"):
             return
         for row in self._rows(_DELETED_ACCOUNTS):
-            policy = policy_of_row(*row[:6])
-            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
-            yield GroupBacklog(
-                row["group_key"], policy, None, self._earliest([since], self._last_decision(row["group_id"]))
-            )
+            yield self._by_mark(row, row["created_at"], row["deleted_at"])
+
+    def _by_mark(self, row: sqlite3.Row, created_at: int, hidden_at: int) -> GroupBacklog:
+        """Return the backlog of a group with a message that any run erases, hidden since ``hidden_at``."""
+        policy = policy_of_row(*row[:6])
+        due_at = max(hidden_at, created_at + policy.min_lifetime)
+        return GroupBacklog(
+            row["group_key"], policy, None, self._earliest([due_at], self._last_decision(row["group_id"]))
+        )
 
     def _earliest(self, seconds: Sequence[int], decided_at: int) -> int | None:
         """Return the earliest of ``seconds``, limited to ``decided_at`` and now; None if there are none.

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from conclave.retention.advice import Advice, Cost, advise
 from conclave.retention.jobs import EVERYTHING, Scope
@@ -11,21 +11,7 @@ from conclave.retention.jobs import EVERYTHING, Scope
 HISTORY_ROWS = 1000
 """The history has the last 1000 runs."""
 
-_COUNTS = (
-    "job",
-    "groups_touched",
-    "bytes_returned",
-    "archived",
-    "archive_bytes_returned",
-    "held",
-    "overdue_groups",
-    "overdue_seconds",
-    "deleted",
-    "cpu_seconds",
-    "lock_seconds",
-    "longest_lock_seconds",
-)
-"""Fields of a run that are stored in the JSON column ``counts``."""
+_COLUMNS = ("engine", "started_at", "finished_at", "outcome", "error")
 
 
 @dataclass(frozen=True)
@@ -56,6 +42,12 @@ class Run:
     longest_lock_seconds: float = 0.0
 
 
+_COUNTS = tuple(each.name for each in fields(Run) if each.name not in _COLUMNS)
+"""Fields of a run that are stored in the JSON column ``counts``."""
+
+_RUNS = f"SELECT {', '.join(_COLUMNS)}, counts FROM cleanup_runs"
+
+
 def add(connection: sqlite3.Connection, run: Run) -> None:
     """Add a run, and delete all but the last HISTORY_ROWS."""
     counts = {name: getattr(run, name) for name in _COUNTS}
@@ -68,11 +60,7 @@ def add(connection: sqlite3.Connection, run: Run) -> None:
 
 def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
     """Return the last ``limit`` runs, newest first."""
-    rows = connection.execute(
-        "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs ORDER BY run_id DESC LIMIT ?",
-        (limit,),
-    )
-    return [_run(row) for row in rows]
+    return [_run(row) for row in connection.execute(f"{_RUNS} ORDER BY run_id DESC LIMIT ?", (limit,))]
 
 
 def newest(connection: sqlite3.Connection) -> int:
@@ -82,12 +70,7 @@ def newest(connection: sqlite3.Connection) -> int:
 
 def after(connection: sqlite3.Connection, number: int) -> list[Run]:
     """Return the runs with numbers greater than ``number``, oldest first."""
-    rows = connection.execute(
-        "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs WHERE run_id > ?"
-        " ORDER BY run_id",
-        (number,),
-    )
-    return [_run(row) for row in rows]
+    return [_run(row) for row in connection.execute(f"{_RUNS} WHERE run_id > ? ORDER BY run_id", (number,))]
 
 
 def last_successes(connection: sqlite3.Connection) -> dict[str, int]:

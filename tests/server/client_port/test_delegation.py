@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from conclave.server.client_port import (
     ClientPort,
@@ -70,13 +71,16 @@ async def test_the_end_of_an_answer_is_told_once_and_after_it_is_written(
 ) -> None:
     """aiohttp does not promise it: the next request of the connection is handed on by it."""
     told: list[tuple[int, bool]] = []
-    finish = delegation.AiohttpHandler.finish
+    finish = delegation.AiohttpHandler.finish_response
 
-    def watched(each: delegation.AiohttpHandler, *, stays_open: bool) -> None:
-        told.append((len(told), stays_open))
-        finish(each, stays_open=stays_open)
+    async def watched(
+        each: delegation.AiohttpHandler, request: BaseRequest, response: web.StreamResponse, began: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        result = await finish(each, request, response, began)
+        told.append((len(told), bool(result[0].keep_alive)))
+        return result
 
-    monkeypatch.setattr(delegation.AiohttpHandler, "finish", watched)
+    monkeypatch.setattr(delegation.AiohttpHandler, "finish_response", watched)
     method, path = asked.split()
     for count in (1, 2, 3):
         async with running.http.request(method, running.url + path) as response:

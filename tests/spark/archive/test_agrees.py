@@ -14,7 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from conclave import failpoints
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
@@ -22,6 +21,7 @@ from tests.conftest import Running
 from tests.support.beside import archived
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, encode
+from tests.support.failpoints import ARCHIVE_POINTS
 from tests.support.model import Sent
 from tests.support.sample import amount, some
 
@@ -229,7 +229,7 @@ class World:
 
     async def clean_up(self, *, to_the_end: bool = False) -> None:
         """Do a run that may fail on its way, and then perhaps another; compare what it says and what it leaves."""
-        failure = self.chance.choice(["", *(f"{point}=io" for point in failpoints.ARCHIVE_POINTS)])
+        failure = self.chance.choice(["", *(f"{point}=io" for point in ARCHIVE_POINTS)])
         if failure and self.chance.random() < 0.3:
             failure += "@2"
         if not await self.run(failure) and (to_the_end or self.chance.random() < 0.5):

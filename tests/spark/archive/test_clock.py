@@ -12,15 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from conclave import app_keys
-from conclave.archive.layout import span_of
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.failpoints import CLOCK_POINTS, RESTORE_POINTS
 from tests.conftest import StartServer
+from tests.support.archive import span_of
 from tests.support.archived import DAY, START, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.failpoints import CLOCK_POINTS, RESTORE_POINTS
 from tests.support.sample import some
 
 pytestmark = pytest.mark.system

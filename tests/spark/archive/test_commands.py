@@ -2,8 +2,10 @@
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -14,14 +16,13 @@ from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from conclave import failpoints
 from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from spark import archive_commands
+from spark import readiness
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
@@ -30,6 +31,7 @@ from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.failpoints import RESTORE_POINTS
 from tests.support.sample import some
 
 pytestmark = pytest.mark.system
@@ -246,7 +248,7 @@ def test_a_restored_group_is_served_as_before_and_leaves_the_archive(archived: A
     store.expect_sound()
 
 
-@pytest.mark.parametrize("point", some(failpoints.RESTORE_POINTS, 1, "points where a restore fails"))
+@pytest.mark.parametrize("point", some(RESTORE_POINTS, 1, "points where a restore fails"))
 def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Store, point: str) -> None:
     kept, other = store.add_group(), store.add_group()
     for group_key in (kept, other):
@@ -342,7 +344,8 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(archive_commands, "verify_archive", lambda _: check)
+        archived = nullcontext(SimpleNamespace(check=lambda: check))
+        monkeypatch.setattr(readiness, "archive_at_rest", lambda _: archived)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))

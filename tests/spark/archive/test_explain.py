@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conclave.archive import lookup
+from conclave.archive import queries
 from conclave.retention.jobs import schedule
-from conclave.store.archive import moves
-from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 from conclave.store.views import overdue
 from conclave.store.views.explain import explain
@@ -26,16 +24,9 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     return Store(tmp_path, cleaner)
 
 
-def state_of(store: Store) -> ArchiveState:
-    with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-        found = moves.find_state(connection)
-    assert found
-    return found
-
-
 def going(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], tuple[str, bool]]:
     """Return the place of each message, and whether explain says that the next run erases it."""
-    look = partial(lookup.find, store.config.archive_path, partial(state_of, store))
+    look = partial(queries.find, store.config)
     told = {}
     with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
         for key, last in numbers.items():

@@ -8,7 +8,7 @@ import pytest
 from conclave.actions import holds, purges
 from conclave.actions.command_runner import CommandRunner
 from conclave.actions.context import Context
-from conclave.archive import tally as archived
+from conclave.archive import queries
 from conclave.archive.faults import UnreadableArchiveError
 from conclave.clock import FakeClock
 from conclave.keys.cipher import OVERHEAD_BYTES
@@ -48,7 +48,7 @@ def plan(store: Store, group_key: int, before: int) -> tuple[MessageTotals, Mess
     """What a purge would take from the database, and from the archive."""
     opened, context = outside(store)
     found = opened.read(purges.plan, context, str(UUID(bytes=store.group_ids[group_key])), before)
-    return found.impact.known, archived.count(store.config, found.impact.archive_count)
+    return found.impact.known, queries.count(store.config, found.impact.archive_count)
 
 
 def test_a_hold_keeps_what_is_archived_until_it_is_released(store: Store) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from conclave import failpoints
 from conclave.retention import marks
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.failpoints import ARCHIVE_POINTS
 from tests.support.sample import some
 
 pytestmark = pytest.mark.system
@@ -249,7 +249,7 @@ EXPIRING = [
 
 def test_every_failpoint_of_the_archive_is_tried() -> None:
     tried = {point.partition("=")[0] for point in (*MOVING, *EXPIRING)}
-    assert tried == set(failpoints.ARCHIVE_POINTS)
+    assert tried == set(ARCHIVE_POINTS)
 
 
 def test_expiry_that_fails_anywhere_goes_on_in_the_next_run(store: Store) -> None:

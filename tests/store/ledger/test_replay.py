@@ -8,7 +8,6 @@ from textwrap import dedent
 
 import pytest
 
-from conclave import failpoints
 from conclave.actions import accounts, groups as grouping, invites as inviting
 from conclave.actions.authorisation import require_group
 from conclave.actions.replay import NUMBERS, IncompleteError, replay
@@ -25,6 +24,7 @@ from conclave.store.resources.taken_back import TakenBack
 from spark.environment import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
 from tests.support import ledgers
+from tests.support.failpoints import LEDGER_POINTS, REPLAY_POINTS
 from tests.support.memberships import member_of
 
 
@@ -912,7 +912,7 @@ def killed(act: str, world: World, point: str, times: int = 1) -> None:
     assert done.returncode == -9, f"{point} was not reached"
 
 
-@pytest.mark.parametrize("point", failpoints.LEDGER_POINTS)
+@pytest.mark.parametrize("point", LEDGER_POINTS)
 def test_killed_while_it_is_told_nothing_is_forgotten(world: Backed, point: str) -> None:
     world.back_up()
     world.leave(world.member(world.friends, world.carol))
@@ -926,7 +926,7 @@ def test_killed_while_it_is_told_nothing_is_forgotten(world: Backed, point: str)
 
 @pytest.mark.parametrize(
     ("point", "times"),
-    [(point, times) for point in failpoints.REPLAY_POINTS for times in (1, 4) if times == 1 or "step" in point],
+    [(point, times) for point in REPLAY_POINTS for times in (1, 4) if times == 1 or "step" in point],
 )
 def test_killed_while_it_is_replayed_the_next_start_does_it_again(world: Backed, point: str, times: int) -> None:
     number = world.send(world.member(world.friends, world.bob))
