@@ -164,6 +164,8 @@ class Transport:
                 wait = self.backoff.wait_after(error, failures, self._chance(), repeatable=call.repeatable)
                 if isinstance(error, NoAnswerError):
                     self._report_trouble(error)
+                elif isinstance(error, RefusedError) and error.status not in GATEWAY_STATUSES:
+                    self._report_trouble(None)
                 if wait is None:
                     raise
                 await asyncio.sleep(wait)

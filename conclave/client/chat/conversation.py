@@ -61,7 +61,7 @@ class Conversation:
         self._withdrawn: set[tuple[UUID, UUID]] = set()
         self._refresh_requested = asyncio.Event()
         self._refresh_lock = asyncio.Lock()  # a late answer must not overwrite a newer one
-        self._online = asyncio.Event()
+        self._online, self._can_send = asyncio.Event(), asyncio.Event()
         self._backoff = Backoff()
         self._unread_counter = UnreadCounter(history, client.session, observer)
         self.retention = RetentionSettings(client, self.rooms, self.now, self.name, self._show)
@@ -70,7 +70,7 @@ class Conversation:
         self._start = self._background.start
         self.unsent = UnsentStore(codec, self.rooms, self.now)
         self.send_queue = SendQueue(
-            self.sync, self._online, self._start, self._count_and_show, observer.review_keys, self.unsent.save
+            self.sync, self._can_send, self._start, self._count_and_show, observer.review_keys, self.unsent.save
         )
         self.keys = ConversationKeys(codec, self.rooms, self.send_queue, observer, self.now)
 
@@ -275,7 +275,7 @@ class Conversation:
             self._offline = None
             self._online.set()
             self.request_refresh()
-        self._observer.rooms_changed()
+        self._connection_shown()
 
     def _show_connection_news(self, news: n.Lagged | n.ClockDiffers) -> None:
         if isinstance(news, n.ClockDiffers):
@@ -286,8 +286,18 @@ class Conversation:
         self.request_refresh()
 
     def _record_trouble(self, error: NoAnswerError | None) -> None:
-        """Record that a request had no answer, before the stream notices."""
+        """Record that a request had no answer, before the stream notices; None: another one had."""
         self._trouble = str(error) if error else ""
+        if error and (room := next(iter(self.rooms.all.values()), None)):
+            self.sync.request_fetch(room.group.group_id)  # tells whether the server answers again
+        self._connection_shown()
+
+    def _connection_shown(self) -> None:
+        """Show whether there is a connection. Without one, messages are not encrypted, so that they wait as drafts."""
+        if self.offline is None:
+            self._can_send.set()
+        else:
+            self._can_send.clear()
         self._observer.rooms_changed()
 
     def _handle_event(self, event: protocol.Event) -> None:

@@ -42,7 +42,7 @@ class SendQueue:
         save: Callable[[], None],
         clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        """``online``: set while there is a connection.
+        """``online``: set while a connection is shown: without one nothing is tried.
 
         ``start``: starts a task that others await. ``changed``: called after a group's pending messages have changed.
         ``review_keys``: called when messages wait for a review of changed keys. ``save``: saves what is not sent.

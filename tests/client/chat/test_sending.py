@@ -79,6 +79,19 @@ class TestSending:
         await alice.shows(group, "one")
         assert alice.conversation.rooms.unsent_count() == 0
 
+    async def test_while_no_connection_is_shown_nothing_is_tried(self, pair: Pair) -> None:
+        """The stream may notice later than a request that has no answer: what is typed between both is a draft."""
+        alice, bob, group = pair
+        room, report = alice.room(group), alice.client.transport.on_trouble
+        report(NoAnswerError("no answer"))
+        assert alice.conversation.offline == "no answer"
+        alice.send(group, "one")
+        await asyncio.sleep(0.2)
+        [pending] = room.pending
+        assert not pending.may_be_stored
+        report(None)
+        await bob.shows(group, "one")
+
     @pytest.mark.parametrize(
         "error", [NoAnswerError("x"), ServerError(500, 0, "x"), BusyError(429, 0, "x"), BusyError(503, 0, "x")]
     )
