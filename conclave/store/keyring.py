@@ -78,7 +78,7 @@ def require_usable(
     with _as_store_errors():
         inspection = Inspection(path)
         if state is None:
-            _require_unused(connection, path, is_empty=not inspection.blocks())
+            _require_empty(connection, path, is_empty=not inspection.blocks())
             return
         _require_own(database, path, inspection.keys_id, state)
         if not accepts_older:
@@ -123,7 +123,7 @@ def _create_vault(connection: sqlite3.Connection, path: Path) -> KeyStore:
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         keys = KeyStore(path)
         with _closed_on_error(keys):
-            _require_unused(connection, path, is_empty=keys.is_empty)
+            _require_empty(connection, path, is_empty=keys.is_empty)
     with sqlite.write_transaction(connection):
         message_keys.adopt(connection, keys.keys_id)
     log.info("vault_begun", path=str(path.parent))
@@ -176,7 +176,7 @@ def _require_own(database: Path, path: Path, keys_id: bytes, state: KeyState) ->
         raise StoreError(f"{path}: belongs to another database than {database}{ADVICE}")
 
 
-def _require_unused(connection: sqlite3.Connection, path: Path, *, is_empty: bool) -> None:
+def _require_empty(connection: sqlite3.Connection, path: Path, *, is_empty: bool) -> None:
     """Raise StoreError if the vault has keys, or the ledger of another database, which has no keys yet."""
     tip = book.tip(path.with_name(LEDGER))
     if not is_empty or (tip and tip[0] != changes.ledger_state(connection).ledger_id):

@@ -275,7 +275,7 @@ class Conversation:
             self._offline = None
             self._online.set()
             self.request_refresh()
-        self._connection_shown()
+        self._update_connection()
 
     def _show_connection_news(self, news: n.Lagged | n.ClockDiffers) -> None:
         if isinstance(news, n.ClockDiffers):
@@ -286,14 +286,14 @@ class Conversation:
         self.request_refresh()
 
     def _record_trouble(self, error: NoAnswerError | None) -> None:
-        """Record that a request had no answer, before the stream notices; None: another one had."""
+        """Record that a request had no answer, before the stream notices; None: a later one had an answer."""
         self._trouble = str(error) if error else ""
         if error and (room := next(iter(self.rooms.all.values()), None)):
             self.sync.request_fetch(room.group.group_id)  # tells whether the server answers again
-        self._connection_shown()
+        self._update_connection()
 
-    def _connection_shown(self) -> None:
-        """Show whether there is a connection. Without one, messages are not encrypted, so that they wait as drafts."""
+    def _update_connection(self) -> None:
+        """Show whether there is a connection, and send only then: what waits stays an encrypted draft."""
         if self.offline is None:
             self._can_send.set()
         else:
